@@ -250,10 +250,14 @@ def table(folder: Path) -> str:
 
 
 def publish(folder: Path) -> None:
-    """Copy the measured files, and write the page."""
-    shutil.rmtree(PUBLISHED, ignore_errors=True)
-    PUBLISHED.mkdir(parents=True)
-    for path in sorted(folder.iterdir()):
+    """Write the page, from copies of the measured files, unless it is their folder."""
+    found = sorted(folder.iterdir())
+    if folder.resolve() == PUBLISHED.resolve():
+        found = []
+    else:
+        shutil.rmtree(PUBLISHED, ignore_errors=True)
+        PUBLISHED.mkdir(parents=True)
+    for path in found:
         if path.suffix == ".json":
             write_json(PUBLISHED / path.name, read_json(path, {}))
         elif path.name in ("notes.md", "stages.tsv"):

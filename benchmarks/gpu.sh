@@ -124,7 +124,7 @@ if wants distillation; then
 fi
 if wants minilm && [ -n "${CLASSIFIER:-}" ]; then
   # shellcheck disable=SC2086
-  speed minilm 60 classifier --classifier "$CLASSIFIER" --clinc "$CLINC" --programs eager \
+  speed minilm 60 classifier --classifier "$CLASSIFIER" --clinc "$CLINC" --programs eager --unsorted \
     --batches $batches --seconds "$seconds" --test-rows 1000
 fi
 if wants training && [ -n "${TEXT:-}" ]; then

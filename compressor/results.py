@@ -212,7 +212,7 @@ class CostTable(ResultModel):
 
     batch_size: Whole
     dense_seconds: Number  # of a batch
-    lengths: str  # how lengths were chosen, in words
+    lengths: str  # how lengths were chosen, and what computed, in words
     rows: list[LayerCost]
 
 

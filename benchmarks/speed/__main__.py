@@ -43,15 +43,17 @@ QUALITY_ROWS = 64  # rows per batch while quality is measured
 
 
 def make_timed(
-    setting: Setting, runtime: Any, sizes: list[int], tokens: int | None
+    setting: Setting, runtime: Any, sizes: list[int], tokens: int | None, unsorted: bool = False
 ) -> list[Workload]:
     """Batches of rows of similar length, as the runtime makes them from a list of texts.
 
     Args:
         tokens: source tokens that every row is cut or padded to; None keeps the rows' lengths.
+        unsorted: in the order of the data instead, as a server gets its batches.
     """
     artifact = runtime.artifact
-    rows = sorted(runtime.encode(setting.rows.sources), key=len)
+    encoded = runtime.encode(setting.rows.sources)
+    rows = encoded if unsorted else sorted(encoded, key=len)
 
     def padded(rows: list[Any]) -> Any:
         return collate(rows, artifact.pad_token_id, artifact.inputs)
@@ -143,6 +145,7 @@ def compare_peers(
     result: dict[str, Any] = {
         "name": setting.name, "title": setting.title, "task": setting.task,
         "device": args.device, "threads": threads, "budget": setting.budget,
+        "unsorted": args.unsorted,
         "macs_share": setting.macs_share,
         "target_length": setting.target_length,
         "kept": read_pruning_record(setting.output).mask.counts(),
@@ -154,7 +157,7 @@ def compare_peers(
         "timings": [], "hardware": describe(), "versions": versions(),
     }  # fmt: skip
     for tokens in args.lengths or [None]:
-        workloads = make_timed(setting, runtime, args.batches, tokens)
+        workloads = make_timed(setting, runtime, args.batches, tokens, args.unsorted)
         ratios = macs_ratios(setting, workloads, pair[1])
         timed = _timed(setting, opened, workloads, ratios, args.seconds, pair[0], progress)
         result["timings"] += timed
@@ -205,6 +208,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--lengths", type=int, nargs="+", help="source tokens; default: the data's")
+    parser.add_argument("--unsorted", action="store_true", help="batches in the data's order")
     parser.add_argument("--programs", nargs="*", default=list(PROGRAMS), choices=PROGRAMS)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--seconds", type=float, default=3.0, help="least per peer and batch")

@@ -26,9 +26,10 @@ def document(result: dict[str, Any]) -> str:
         if not _by_length(result):
             break
     parts += [_loading_and_quality(result), _speedups(result)]
+    order = "in the order of the data" if result.get("unsorted") else "of rows of similar length"
     parts.append(
-        f"{result['threads']} threads{lengths}; greedy; batches of rows of similar length; ratios "
-        f"within one interleaved run, with 95 % intervals. {used}. {hardware}."
+        f"{result['threads']} threads{lengths}; greedy; batches {order}; ratios within "
+        f"one interleaved run, with 95 % intervals. {used}. {hardware}."
     )
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -105,7 +105,7 @@ class Speedup(SearchedUnits):
             for kind in kinds:
                 rows += layer_costs(kind, len(totals), by_count)
             seconds.append(self.at_batch / timings["dense"].sentences_per_second)
-            lengths = measured.lengths
+            lengths = f"{measured.lengths}; {measured.precision}, {measured.rows[0].provider}"
         mean = sum(seconds) / len(seconds)
         return CostTable(batch_size=self.at_batch, dense_seconds=mean, lengths=lengths, rows=rows)
 

@@ -83,7 +83,8 @@ def by_muon(job: RecoveryJob) -> bool:
 def distill(method: Distill, job: RecoveryJob) -> Recovered:
     """Train a copy to match the dense model's predictions; never worse on the held-out rows."""
     task, usual_rows = job.task, MUON_BATCH_ROWS if by_muon(job) else BATCH_ROWS
-    rows = method.batch or (usual_rows if job.device == "cpu" else GPU_BATCH_ROWS)
+    is_large = job.text is not None and job.device != "cpu"
+    rows = method.batch or (GPU_BATCH_ROWS if is_large else usual_rows)
     usual = task.learning_rate
     if job.text is not None:
         usual = task.text_learning_rate or usual

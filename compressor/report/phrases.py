@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from compressor.model.sublayers import layer_of
 from compressor.report import facts, numbers
 from compressor.report.schema import Report
-from compressor.results import Comparison, Interval, Outcome, Timing, Variant
+from compressor.results import Comparison, Interval, Outcome, Throughput, Timing, Variant
 
 
 def join(items: Sequence[str]) -> str:
@@ -50,6 +50,12 @@ def over_fastest(row: Timing) -> str:
     """`1.25 [1.20, 1.30] at batch 16 (heads-50-int8 over dense-int8)`."""
     gained = ratio(row.fastest_speedup, row.fastest_speedup_interval)
     return f"{gained} at batch {row.batch_size} ({row.variant} over {row.fastest})"
+
+
+def providers(throughput: Throughput) -> str:
+    """What ran the builds, each with the CUDA graphs that it had captured at the end."""
+    last = {row.variant: row.provider or throughput.provider for row in throughput.rows}
+    return "; ".join(dict.fromkeys(last.values())) or throughput.provider
 
 
 def change(compared: Comparison) -> str:

@@ -34,6 +34,10 @@ def conclusion(report: Report) -> str:
     text += f": {_gains(report, variant)}"
     if not facts.with_speedup(report, variant):
         return f"{text}; speed not measured."
+    if best := facts.fastest(report, facts.builds(report, variant)):
+        text += (
+            f"; over the fastest dense build {join([phrases.over_fastest(row) for row in best])}"
+        )
     alone = facts.dense_alone(report, variant)
     gains = "was not measured" if alone is None else f"is {_gains(report, alone)}"
     return f"{text}; dense {facts.low_precision(report, variant)} alone {gains}."

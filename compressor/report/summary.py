@@ -84,7 +84,7 @@ def bench_text(throughput: Throughput) -> str:
     """The output of `compress bench`: the conditions, and the tables of a report about speed."""
     tables = [timing_table(throughput.rows), engine_table(throughput.rows)]
     conditions = (
-        f"{throughput.provider}, {throughput.precision}, {throughput.threads} threads, "
+        f"{phrases.providers(throughput)}, {throughput.precision}, {throughput.threads} threads, "
         f"lengths: {throughput.lengths}"
     )
     return "\n\n".join([conditions, *(render_text(x.columns, x.rows) for x in tables if x.rows)])

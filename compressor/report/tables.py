@@ -214,7 +214,11 @@ def signatures(report: Report) -> ReportTable:
 def environment(report: Report) -> ReportTable:
     run, pairs = report.throughput, dict[str, str]()
     if run is not None:
-        pairs = {"Provider": run.provider, "Device": run.device, "Timed precision": run.precision}
+        pairs = {
+            "Provider": phrases.providers(run),
+            "Device": run.device,
+            "Timed precision": run.precision,
+        }
         pairs |= {"Threads": str(run.threads), "Lengths": run.lengths}
     return make_table("environment", (pairs | report.hardware | report.versions).items())
 

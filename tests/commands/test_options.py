@@ -143,7 +143,9 @@ def test_what_the_device_and_the_task_decide():
     written = resolve(recipe.model_copy(update=launched)).options
     assert (written["device"], written["distill_precision"]) == ("cpu", "bf16")
     on_gpu = recipe.recovery[0].on_device("cuda").for_task(TASKS["translation"])
-    assert (on_gpu.precision, on_gpu.batch) == ("bf16", 512)
+    assert (on_gpu.precision, on_gpu.batch) == ("bf16", 32)
+    learns = make_recipe(**options, distill_text="t").recovery[0]
+    assert [learns.on_device(x).batch for x in ("cuda", "cpu")] == [512, None]
     said = make_recipe(**options, distill_precision="bf16", distill_batch=8).recovery[0]
     assert said.on_device("cpu") == said == said.for_task(TASKS["translation"])
 
