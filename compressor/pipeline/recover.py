@@ -45,19 +45,12 @@ def recover(
         state: file from which a stopped training goes on.
     """
     job = recovery.RecoveryJob(
-        dense=source.checkpoint.model,
-        pruned=pruned,
-        mask=mask,
+        dense=source.checkpoint.model, pruned=pruned, mask=mask,
         layers=left_of(pruned, source.checkpoint.layers),
-        task=source.task,
-        examples=source.examples,
-        seed=source.seed,
-        device=source.device,
-        progress=partial(source.progress.update, "recovery"),
-        report=source.progress.message,
-        state=state,
-        text=text,
-    )
+        examples=source.examples, text=text, task=source.task,
+        seed=source.seed, device=source.device, state=state,
+        report=source.progress.message, progress=partial(source.progress.update, "recovery"),
+    )  # fmt: skip
     return recovery.recover(methods, job)
 
 

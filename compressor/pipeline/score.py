@@ -52,19 +52,14 @@ def score(
             require_sight(rows, answers, asked)
 
     scoring = ScoringJob(
-        model=model.to(source.device),
+        model=model.to(source.device), mask=mask,
         layers=[x for x in sublayers if x.layer not in mask.dropped],
-        mask=mask,
         batches=task.batches(examples, model, device=source.device),
-        task=task,
-        tokenizer=source.checkpoint.tokenizer,
+        task=task, tokenizer=source.checkpoint.tokenizer,
         metric=None if rows is None else lambda answers: main_metric(rows, answers),
-        require_sight=require_metric_sees,
-        seed=source.seed,
-        device=source.device,
-        progress=partial(progress.update, "scoring"),
-        report=progress.message,
-    )
+        require_sight=require_metric_sees, seed=source.seed, device=source.device,
+        report=progress.message, progress=partial(progress.update, "scoring"),
+    )  # fmt: skip
     try:
         with skipped(model, source.checkpoint.layers, mask):
             return parallel.agree(score_units(method, scoring))

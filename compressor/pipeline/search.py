@@ -279,20 +279,12 @@ def learn(name: str, evaluator: RunEvaluator) -> Choice:
     assert isinstance(method, LearnedMask)
     keep, penalty = evaluator.artifact.budget.to_learn(limits.full)
     job = LearningJob(
-        model=source.checkpoint.model,
-        layers=setup.sublayers,
-        examples=source.examples,
-        task=source.task,
-        keep=keep,
-        penalty=penalty,
-        floors=limits.floors,
-        multiples=limits.multiples,
-        seed=source.seed,
-        device=source.device,
-        state=steps.scratch / "gates.safetensors",
-        report=steps.progress.message,
-        progress=partial(steps.progress.update, "training steps"),
-    )
+        model=source.checkpoint.model, layers=setup.sublayers,
+        examples=source.examples, task=source.task,
+        keep=keep, penalty=penalty, floors=limits.floors, multiples=limits.multiples,
+        seed=source.seed, device=source.device, state=steps.scratch / "gates.safetensors",
+        report=steps.progress.message, progress=partial(steps.progress.update, "training steps"),
+    )  # fmt: skip
     learned = learn_mask(method, job)
     mask = Mask({**limits.full.keep, **learned.mask.keep})
     trained = learned.model is not source.checkpoint.model

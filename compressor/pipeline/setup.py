@@ -144,21 +144,15 @@ def prepare(recipe: Recipe, dense: Checkpoint, output: Path, progress: Progress)
     require_trainable(recipe.recovery, len(source.examples), learns=recipe.method.learns)
     require_rows_for_ranks(len(source.examples))
     return RunSetup(
-        recipe=recipe,
-        output=output,
+        recipe=recipe, output=output, source=source, data=data,
         dense=source if checkpoint is dense else with_rows(dense),
-        source=source,
-        data=data,
-        limits=limits,
-        costs=costs,
-        artifacts=artifacts,
+        limits=limits, costs=costs, artifacts=artifacts,
         text=open_text(recipe.recovery, data.fitted, checkpoint, recipe.data, progress),
-        source_text=source_text,
-        target_text=target_text,
+        source_text=source_text, target_text=target_text,
         tokens=task.graphs.output_tokens(checkpoint),
         engines=inputs.engines_to_measure(engines, task, device, recipe.throughput is not None),
         precisions=precisions_to_export(recipe.export.precision, device),
-    )
+    )  # fmt: skip
 
 
 def plan_artifacts(recipe: Recipe, limits: Limits, output: Path) -> list[ArtifactPlan]:
