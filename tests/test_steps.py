@@ -58,14 +58,11 @@ def changed(**facts):
 @pytest.mark.parametrize(
     ("name", "harm"),
     [
-        ("weights", zeros),
-        ("weights", Path.unlink),
-        ("graphs.json", zeros),
-        ("graphs.json", changed(pad=1)),
+        ("weights", zeros), ("weights", Path.unlink), ("graphs.json", zeros),
+        ("graphs.json", changed(pad=1)), ("graphs.json", changed(default_precision="int8")),
         ("graphs.json", changed(precisions={"fp32": {"model": "other.onnx"}})),
-        ("graphs.json", changed(default_precision="int8")),
     ],
-)
+)  # fmt: skip
 def test_a_step_is_done_once_and_again_when_a_file_is_lost_or_changed(steps, name, harm):
     assert [built(steps, 1), built(steps, 2)] == [1, 1]
     harm(steps.root / name)

@@ -232,3 +232,19 @@ def test_a_limit_of_time_ends_the_training_and_the_decay(monkeypatch):
     assert rates.index(max(rates)) < 10
     assert rates[-1] < 0.1 * max(rates)
     assert sorted(rates[10:], reverse=True) == rates[10:]
+
+
+def test_waiting_for_losses_counts(monkeypatch):
+    """On a GPU, steps are only queued until their losses are read."""
+    clock, read = [0.0], loop._Run.read_losses
+
+    def waits(run):
+        clock[0] += len(run._unread)
+        read(run)
+
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
+    monkeypatch.setitem(loop.UNREAD_STEPS, "cpu", 4)
+    monkeypatch.setattr(loop._Run, "read_losses", waits)
+    trained = train(Regression(), DATA, Schedule(60, batch_size=8, patience=60, seconds=20))
+    assert 20 <= trained.steps <= 24
+    assert trained.seconds == trained.steps

@@ -270,13 +270,7 @@ def options(rng: Random, material: Path) -> Case:
 
 # Kind -> its share of the cases, and what draws one.
 KINDS: dict[str, tuple[float, Callable[[Random, Path], Case]]] = {
-    "artifact": (30, artifact),
-    "checkpoint": (20, checkpoint),
-    "records": (0.5, records),
-    "scores": (6, scores),
-    "reports": (9, reports),
-    "recipes": (10, recipes),
-    "rows": (9, rows),
-    "texts": (3, texts),
-    "options": (10, options),
-}
+    "artifact": (30, artifact), "checkpoint": (20, checkpoint), "records": (0.5, records),
+    "scores": (6, scores), "reports": (9, reports), "recipes": (10, recipes), "rows": (9, rows),
+    "texts": (3, texts), "options": (10, options),
+}  # fmt: skip

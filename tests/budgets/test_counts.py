@@ -74,9 +74,7 @@ def test_floors_hold_and_the_count_is_still_exact():
 @pytest.mark.parametrize(
     ("options", "id"),
     [
-        ({"keep": "1.5"}, "budget-invalid"),
-        ({"keep": "nan"}, "budget-invalid"),
-        ({"keep": "33"}, "budget-invalid"),
+        *(({"keep": keep}, "budget-invalid") for keep in ("1.5", "nan", "33")),
         ({"keep": "encoder=0.5"}, "kind-unknown"),
         ({"keep": "cross=0.5,cross=0.6"}, "budget-invalid"),
         ({"keep": "heads=0.5,cross=0.3"}, "budget-invalid"),

@@ -46,15 +46,9 @@ TEXTS = [
     "日本 日本日 日本語 xx日yy 日 本",
     "мир миру мммир",
     "</s> inside </s>of text<unk> <pad>",
-    ">>de<< the cat",
-    ">>de<<the cat",
-    ">>zh_Hans<< the cat",
-    " >>de<< the cat",
-    "the >>de<< cat",
-    ">>nowhere<< the cat",
-    ">>de<<",
-    ">>de",
-]
+    ">>de<< the cat", ">>de<<the cat", ">>zh_Hans<< the cat", " >>de<< the cat", "the >>de<< cat",
+    ">>nowhere<< the cat", ">>de<<", ">>de",
+]  # fmt: skip
 
 
 def random_texts(count: int, seed: int = 0) -> list[str]:
@@ -124,15 +118,12 @@ def require_equal(tokenizer: MarianTokenizer, path: Path, texts: list[str]) -> N
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"codes": CODES},
-        {"normalization_rule_name": "identity"},
-        {"normalization_rule_name": "nmt_nfkc_cf"},
-        {"split_by_whitespace": False},
+        {}, {"codes": CODES}, {"split_by_whitespace": False},
+        {"normalization_rule_name": "identity"}, {"normalization_rule_name": "nmt_nfkc_cf"},
         {"user_defined_symbols": ["cat", "(maybe)"]},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_marian(options: dict, tmp_path: Path) -> None:
     """With codes of languages, and other settings of SentencePiece."""
     tokenizer, path = marian(tmp_path, **options), tmp_path / "tokenizer.json"

@@ -20,15 +20,10 @@ from pathlib import Path
 from typing import Any
 
 IMPORTED = (
-    "compressor.pipeline.run",
-    "compressor.runtime",
-    "onnxruntime",
-    "scipy.stats",
-    "tests.helpers.exports",
-    "torch.onnx._internal.exporter._core",
-    "transformers.models.bert.modeling_bert",
-    "transformers.models.marian.modeling_marian",
-)
+    "compressor.pipeline.run", "compressor.runtime", "onnxruntime", "scipy.stats",
+    "tests.helpers.exports", "torch.onnx._internal.exporter._core",
+    "transformers.models.bert.modeling_bert", "transformers.models.marian.modeling_marian",
+)  # fmt: skip
 SECONDS = 600
 
 

@@ -49,14 +49,9 @@ def job(name: str, mask=uneven_mask, rows: int = 48, model=None, **options) -> R
     task = TASKS[ARCHITECTURES[name].task]
     kept = mask(layers)
     return RecoveryJob(
-        dense=model,
-        pruned=prune(model, layers, kept),
-        mask=kept,
-        layers=layers,
-        task=task,
-        examples=examples(name, rows),
-        **options,
-    )
+        dense=model, pruned=prune(model, layers, kept), mask=kept, layers=layers, task=task,
+        examples=examples(name, rows), **options,
+    )  # fmt: skip
 
 
 def repair(setup: RecoveryJob, **methods: dict) -> Recovered:

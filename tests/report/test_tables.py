@@ -73,6 +73,14 @@ def test_quality_and_throughput_tables_hold_the_reports_numbers_rounded():
     assert results["heads-25", "1"] == "pays"
 
 
+def test_what_ran_is_shown_with_the_cuda_graphs_that_were_captured_at_the_end():
+    timed = translator_report().throughput
+    for number, row in enumerate(x for x in timed.rows if x.variant == "heads-50"):
+        row.__dict__["provider"] = f"CUDA, {number + 1} CUDA graphs with 1 MiB"
+    shown = "CPUExecutionProvider; CUDA, 4 CUDA graphs with 1 MiB"
+    assert summary.bench_text(timed).startswith(f"{shown}, fp32, 2 threads")
+
+
 @pytest.mark.parametrize(
     ("p_value", "result"), [(0.001, "significantly worse"), (0.3, "no significant difference")]
 )
@@ -162,21 +170,14 @@ def report_of(low: float = -0.95, high: float = 0.45, **changes) -> Report:
     The delivered variant has its difference in the middle of `low` and `high`.
     """
     search = QualitySearch(
-        drop=1,
-        metric="bleu",
-        probes=[
-            judged(4, -3.0, -4.0, 8, accepted=False),
-            judged(8, -0.2, -0.8, 4),
-            judged(6, -0.6, -1.4, 6, accepted=False),
-            judged(7, -0.3, -0.9, 5),
-        ],
-        proof="bound",
+        drop=1, metric="bleu", proof="bound", delivered=4, proven=True, held_out=300,
         rows=Source(files=["test.tsv"], rows=300, sha256="0" * 64),
-        held_out=300,
+        probes=[
+            judged(4, -3.0, -4.0, 8, accepted=False), judged(8, -0.2, -0.8, 4),
+            judged(6, -0.6, -1.4, 6, accepted=False), judged(7, -0.3, -0.9, 5),
+        ],
         looks=[judged(7, -1.2, -1.9, 5, accepted=False), judged(8, -0.25, -0.95, 4)],
-        delivered=4,
-        proven=True,
-    ).model_copy(update=changes)
+    ).model_copy(update=changes)  # fmt: skip
     report = translator_report()
     variant = report.variants[0].model_copy(update={"comparisons": [comparison(low, high)]})
     update = {"variants": [variant], "gate": [], "throughput": None, "search": search}

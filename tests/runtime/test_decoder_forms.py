@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,15 +19,22 @@ import pytest
 
 from compressor.errors import VerificationError
 from compressor.export.device_step import keep_state, share_caches, write_helpers
-from compressor.export.precisions import TOLERANCES, write_precision
+from compressor.export.precisions import (
+    TOLERANCES,
+    compare_precision,
+    expect_answers,
+    write_precision,
+)
 from compressor.export.verify import require_fed_back
 from compressor.runtime import Translator, device_search
 from compressor.runtime.decoder import FIRST_LENGTH, CachedDecoder, InPlaceDecoder
 from compressor.runtime.device_decoder import LEAST_ROOM, DeviceDecoder, DeviceGraph
 from compressor.runtime.engines import Setup
+from compressor.runtime.engines.onnxruntime import OnnxRuntime
+from tests.export.test_for_cuda import ON_GPU
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.runtime_artifacts import Exported, export, vary
+from tests.helpers.runtime_artifacts import Exported, export, vary, write_hashes
 from tests.helpers.tiny import empty_first_mask
 from tests.runtime.test_translator import batch_of, change, generated, with_settings
 
@@ -49,6 +57,8 @@ def on_device(model: onnx.ModelProto) -> onnx.ModelProto:
     """The form that float16 decoders for CUDA have."""
     rewritten = keep_state(model)
     assert rewritten is not None
+    more = {"GroupQueryAttention", "ScatterElements", "ArgMax"}
+    assert {node.op_type for node in rewritten.graph.node} <= ON_GPU | more
     return rewritten
 
 
@@ -211,6 +221,23 @@ def test_half_precision_for_cuda_answers_as_pytorch(
     other = for_cuda(hollow, tmp_path / "b")
     assert not other.feeds_back
     assert len(other.generate(batch_of(other, toy.sentences(5)))) == 5
+
+
+def test_graphs_for_cuda_that_differ_are_not_delivered(
+    pieces: Exported, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other precisions are only reported: they are the same graphs, rounded."""
+    directory = shutil.copytree(pieces.directory, tmp_path / "out")
+    write_precision(directory, "fp16", (), device="cuda")
+    write_hashes(directory)
+    monkeypatch.setattr(OnnxRuntime, "precision", lambda *given: given[2])  # on a CPU, too
+    inputs = pieces.tokenizer(toy.sentences(6, seed=3), return_tensors="pt", padding=True)
+    expected = expect_answers(pieces.model, [inputs], directory, "fp16")
+    compared = partial(compare_precision, expected, directory, "fp16", "cpu", real=True)
+    assert all(check.is_met for check in compared())
+    monkeypatch.setitem(TOLERANCES, "fp16", 1e-9)
+    with raises(VerificationError, "precision-differs"):
+        compared()
 
 
 def test_a_decoder_that_feeds_back_other_tokens_fails_its_check(

@@ -91,16 +91,12 @@ def test_a_package_that_is_missing_or_of_another_version(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("schema", 2),
-        ("task", "speech"),
-        ("task", []),
-        ("beams", 2),
-        ("head_dim", 2.0),
+        ("schema", 2), ("task", "speech"), ("task", []), ("beams", 2), ("head_dim", 2.0),
         ("generation", {"eos_token_id": [0]}),
         ("precisions", {"fp32": {"encoder": "../encoder.onnx"}}),
         ("languages", {"codes": {"de": "x"}, "source": "de"}),
     ],
-)
+)  # fmt: skip
 def test_descriptions_of_artifacts(name, value, pieces: Exported, tmp_path: Path) -> None:
     data = read_json(pieces.directory / "onnx" / "graphs.json") | {name: value}
     (tmp_path / "onnx").mkdir()
