@@ -242,16 +242,11 @@ class RunEvaluator:
         comparisons = evaluation.compare_rows(rows, reference, outputs, resamples, recipe.seed)
         bound, needed = self._bound(rows, reference, outputs, drop, error)
         return QualityCandidate(
-            kept=cut.mask.count("heads"),
-            neurons=cut.mask.count("neurons"),
-            macs=cut.macs,
-            position=cut.position,
+            kept=cut.mask.count("heads"), neurons=cut.mask.count("neurons"),
+            macs=cut.macs, position=cut.position,
             comparison=next(x for x in comparisons if x.metric == self._metric),
-            bound=bound,
-            confidence=1 - error,
-            rows_needed=needed,
-            accepted=False,
-        )
+            bound=bound, confidence=1 - error, rows_needed=needed, accepted=False,
+        )  # fmt: skip
 
     def _bound(
         self, rows: Rows, reference: list[str], outputs: list[str], drop: float, error: float

@@ -115,7 +115,8 @@ class FusedEncoder:
         rows, tokens = inputs["attention_mask"].shape
         if not self._has_packed:
             artifact = self._setup.artifact
-            shape = rounded(rows, tokens, artifact.max_source_tokens)
+            _, longest = rounded(rows, tokens, artifact.max_source_tokens)
+            shape = step_up(min(rows, 2), rows), longest
             inputs = enlarged(inputs, shape, artifact.pad_token_id)
         options = numbered(UNCAPTURED) if self._captures else None
         logits: NDArray[Any] = self._model.run([LOGITS], inputs, options)[0]
@@ -168,10 +169,14 @@ class FusedEncoder:
 
 def rounded(rows: int, tokens: int, most_tokens: int) -> tuple[int, int]:
     """The shape of the buffers for a batch: 1, 2, 4, 8, … rows of 16, 24, 32, 48, 64, … tokens."""
-    longest = 16
-    while longest < tokens:
-        longest = longest * 4 // 3 if longest % 3 == 0 else longest * 3 // 2
-    return 1 << (rows - 1).bit_length(), min(longest, max(tokens, most_tokens))
+    return 1 << (rows - 1).bit_length(), min(step_up(16, tokens), max(tokens, most_tokens))
+
+
+def step_up(size: int, least: int) -> int:
+    """The first of `size` times 1, 1.5, 2, 3, 4, … that is large enough."""
+    while size < least:
+        size = size * 4 // 3 if size % 3 == 0 else size * 3 // 2
+    return size
 
 
 def gains_by_packing(mask: NDArray[np.int64]) -> bool:
