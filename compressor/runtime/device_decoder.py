@@ -83,7 +83,7 @@ def lengthened(cache: str) -> str:
     return f"longer {cache}"
 
 
-@dataclass(eq=False)
+@dataclass
 class BoundStep:
     """One binding of the step: caches of one length, and one of two sides for moved rows."""
 
@@ -125,7 +125,6 @@ class DeviceGraph(DecoderGraph):
         self._free: list[Buffers] = []
         # Not a `Lock`: what is collected while one thread holds it may release its buffers, too.
         self._lock = threading.RLock()
-        self._threads = threading.local()
         if self.captures:
             in_turn(self._try_to_capture, open_graph)
 
@@ -182,35 +181,30 @@ class DeviceGraph(DecoderGraph):
 
     def step(self, block: Buffers, room: int, side: int) -> tuple[BoundStep, bool]:
         """The step over caches of a length, and whether it ran: its position is then any."""
-        if (room, side) not in block.steps:
-            past = self.caches(self.past, block.rows, room)
-            history = self.value(np.zeros((block.rows, room + 1), np.int64))
-            inputs = {**block.values, **block.cross, **past, HISTORY: history}
-            logits = inputs.pop("logits")
-            # The length is read on the CPU, when the step is captured.
-            length = self.value(np.array([room], np.int32), "cpu")
-            outputs = {"logits": logits} | {present(name): value for name, value in past.items()}
-            outputs |= {after(name): inputs[name] for name in ("position", FILLED, HISTORY)}
-            binding = bind(self.session, {**inputs, ROOM: length}, outputs)
-            # The best token goes where the next step reads it, in another shape.
-            tokens = inputs["input_ids"].data_ptr()
-            binding.bind_output(BEST, self.device, 0, np.int64, [block.rows], tokens)
-            shape, kept = (block.rows, block.source, room), (*past.values(), history)
-            replayed = self._options(self.session, shape, kept)
-            block.bytes += size_of(kept)
-            block.steps[room, side] = BoundStep(past, history, binding, replayed)
-        step = block.steps[room, side]
-        # A CUDA graph belongs to the thread that captured it, and goes with it.
-        if not hasattr(self._threads, "captured"):
-            self._threads.captured = weakref.WeakSet()
-        if step in self._threads.captured:
-            return step, False
+        if (room, side) in block.steps:
+            return block.steps[room, side], False
+        past = self.caches(self.past, block.rows, room)
+        history = self.value(np.zeros((block.rows, room + 1), np.int64))
+        inputs = {**block.values, **block.cross, **past, HISTORY: history}
+        logits = inputs.pop("logits")
+        # The length is read on the CPU, when the step is captured.
+        length = self.value(np.array([room], np.int32), "cpu")
+        outputs = {"logits": logits} | {present(name): value for name, value in past.items()}
+        outputs |= {after(name): inputs[name] for name in ("position", FILLED, HISTORY)}
+        binding = bind(self.session, {**inputs, ROOM: length}, outputs)
+        # The best token goes where the next step reads it, in another shape.
+        tokens = inputs["input_ids"].data_ptr()
+        binding.bind_output(BEST, self.device, 0, np.int64, [block.rows], tokens)
+        shape, kept = (block.rows, block.source, room), (*past.values(), history)
+        replayed = self._options(self.session, shape, kept)
+        block.bytes += size_of(kept)
+        step = BoundStep(past, history, binding, replayed)
         # To capture a step onnxruntime runs it several times, so this must be none that counts; nor
         # may it count on from where an earlier batch, or full caches, ended: beyond these caches.
         block.values["position"].update_inplace(np.zeros(1, np.int64))
         block.values[FILLED].update_inplace(np.zeros(block.rows, np.int32))
         self.run(step)
-        self._threads.captured.add(step)
+        block.steps[room, side] = step
         return step, True
 
     def run(self, step: BoundStep, wait: bool = True) -> None:
