@@ -100,12 +100,10 @@ def remove(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "harm"),
     [
-        ("onnx", remove),
-        (".compress/dense/onnx/model.onnx", remove),
-        ("model.safetensors", overwrite_half),
-        ("onnx/model.int8.onnx_data", overwrite_half),
+        ("onnx", remove), (".compress/dense/onnx/model.onnx", remove),
+        ("model.safetensors", overwrite_half), ("onnx/model.int8.onnx_data", overwrite_half),
     ],
-)
+)  # fmt: skip
 def test_lost_and_damaged_files_are_made_again(recipe, finished, copy, name, harm):
     """They are what they were, so that nothing is measured again."""
     harm(copy / name)
