@@ -96,6 +96,8 @@ def _of_speed(result: dict[str, Any]) -> Comparison:
     }
     options = " ".join(f"--{option} {value}" for option, value in result["budget"].items())
     title = f"{result['title']}; pruned with `{options}`: {_share(result['macs_share'])}"
+    if result.get("unsorted"):
+        title += "; batches in the order of the data"
     timed = [_timed(row, ", pruned" not in row["variant"], fixed) for row in rows]
     return Comparison(result["name"], title, timed, quality)
 

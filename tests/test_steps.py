@@ -98,13 +98,12 @@ SCORES = Scores({"cross.0": (0.5, 0.25)}, "taylor", "taylor|x", {"seconds": 1.0}
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        ([1, 2], [2, 1]),
-        ({"encoder": 1}, {"encoder": 2}),
+        ([1, 2], [2, 1]), ({"encoder": 1}, {"encoder": 2}),
         (MASK, Mask(MASK.keep, frozenset({"decoder.0"}))),
         (PathCut(MASK, 0.5, 1), PathCut(MASK, 0.5, 2)),
         (SCORES, replace(SCORES, values={"cross.0": (0.5, 0.75)})),
     ],
-)
+)  # fmt: skip
 def test_another_input_is_another_step(steps, first, second):
     """Also one that differs only within; what scoring took makes no difference."""
     assert [count(steps, x) for x in (first, second, first)] == [1, 2, 1]

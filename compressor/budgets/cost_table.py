@@ -184,16 +184,11 @@ def reach(
         predicted = predicted_speedup(mask, saved)
         speedup, interval = _speedup(measure(mask, number))
         masks.append(mask)
-        tries.append(
-            SpeedTry(
-                aim=aim,
-                predicted=predicted,
-                kept=str(mask),
-                speedup=speedup,
-                speedup_interval=interval,
-                met=speedup >= wanted,
-            )
-        )
+        tried = SpeedTry(
+            aim=aim, predicted=predicted, kept=str(mask), speedup=speedup,
+            speedup_interval=interval, met=speedup >= wanted,
+        )  # fmt: skip
+        tries.append(tried)
         if speedup >= wanted:
             return mask, tries
         # By counts alone: which units stay does not matter for the time.

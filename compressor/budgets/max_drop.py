@@ -162,16 +162,10 @@ class MaxDrop(SearchedUnits):
                 id="max-drop-unreachable",
             )
         search = QualitySearch(
-            drop=self.max_drop,
-            metric=metric,
-            probes=result.candidates,
-            proof=self.drop_proof,
-            rows=rows,
-            held_out=held_out,
-            looks=result.looks,
-            delivered=result.position,
+            drop=self.max_drop, metric=metric, probes=result.candidates, proof=self.drop_proof,
+            rows=rows, held_out=held_out, looks=result.looks, delivered=result.position,
             proven=result.proven,
-        )
+        )  # fmt: skip
         evaluator.warn_if_unproven(search)
         count = "1 model" if len(result.candidates) == 1 else f"{len(result.candidates)} models"
         text = f"searched on {rows.rows:,} test rows, {count} built and run"

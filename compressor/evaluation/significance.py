@@ -63,20 +63,12 @@ def compare_rows(
         drawn = draws[name][1] - draws[name][0]
         low, high = np.quantile(drawn, [0.025, 0.975])
         floor, at_floor = find_floor(metric, dense, references)
-        comparisons.append(
-            Comparison(
-                metric=name,
-                dense=point[0],
-                pruned=point[1],
-                difference=difference,
-                interval=(float(low), float(high)),
-                p_value=_p_value(difference, drawn, discordant),
-                resamples=drawn.size,
-                discordant=discordant,
-                floor=floor,
-                at_floor=at_floor,
-            )
-        )
+        compared = Comparison(
+            metric=name, dense=point[0], pruned=point[1], difference=difference,
+            interval=(float(low), float(high)), p_value=_p_value(difference, drawn, discordant),
+            resamples=drawn.size, discordant=discordant, floor=floor, at_floor=at_floor,
+        )  # fmt: skip
+        comparisons.append(compared)
     return comparisons
 
 

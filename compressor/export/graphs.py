@@ -58,17 +58,10 @@ def export_graph(
         with warnings.catch_warnings(), quiet, uncached, quick_exporter(), torch.no_grad():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                graph.eval(),
-                example,
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=inputs,
-                output_names=outputs,
-                dynamic_shapes=shapes,
-                custom_translation_table=TRANSLATIONS,
-                optimize=True,
-                verbose=False,
-            )
+                graph.eval(), example, dynamo=True, opset_version=OPSET, input_names=inputs,
+                output_names=outputs, dynamic_shapes=shapes, custom_translation_table=TRANSLATIONS,
+                optimize=True, verbose=False,
+            )  # fmt: skip
     finally:
         exporter_log.setLevel(level)
     assert program is not None

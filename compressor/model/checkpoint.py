@@ -122,17 +122,11 @@ def open_checkpoint(
         follow_sentence_settings(tokenizer, config, settings)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
-        model=network.eval(),
-        tokenizer=tokenizer,
-        layers=sublayers,
+        model=network.eval(), tokenizer=tokenizer, layers=sublayers,
         mask=Mask.full(sublayers) if pruning is None else pruning.mask.of_layers_left(),
-        directory=directory,
-        name=model,
-        revision=commit,
-        dtype=location.stored_dtype(stored),
-        task=task or entry.head.usual_task(config),
-        pruning=pruning,
-    )
+        directory=directory, name=model, revision=commit, dtype=location.stored_dtype(stored),
+        task=task or entry.head.usual_task(config), pruning=pruning,
+    )  # fmt: skip
 
 
 def _entry(

@@ -262,18 +262,12 @@ def describe(
     rows, stored = (None, None) if tokens else embedding_rows(model)
     weights = weight_files(checkpoint, allow_pickle=True)  # that were loaded already
     return Variant(
-        directory=directory.as_posix(),
-        kept={name: mask.kept(name) for name in heads},
-        heads=heads,
+        directory=directory.as_posix(), kept={name: mask.kept(name) for name in heads}, heads=heads,
         neurons={name: n for name, n in mask.totals().items() if name not in heads},
         kept_neurons={name: n for name, n in mask.counts().items() if name not in heads},
         dropped_layers=[layer for layer in mask.layers() if layer in mask.dropped],
         parameters=count_parameters(model),
         checkpoint_bytes=sum(path.stat().st_size for path in weights),
-        onnx_bytes=graph_bytes(graphs),
-        output_tokens=tokens,
-        embedding_rows=rows,
-        embedding_bytes=stored,
-        precision=BASE,
-        **({"recovery": "none"} | facts),
-    )
+        onnx_bytes=graph_bytes(graphs), output_tokens=tokens, embedding_rows=rows,
+        embedding_bytes=stored, precision=BASE, **({"recovery": "none"} | facts),
+    )  # fmt: skip

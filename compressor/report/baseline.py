@@ -54,15 +54,11 @@ def _outcome(change: Change, metric: str) -> Outcome:
         f"{style.interval(change.interval)}, {facts.JUDGMENT_WORDS[change.judgment]}"
     )
     return Outcome(
-        rule=f"{RULE} {metric}",
-        variant=change.variant,
-        met=verdict == "passed",
+        rule=f"{RULE} {metric}", variant=change.variant, met=verdict == "passed",
         message=f"{message}: {change.note}" if unclear else message,
-        verdict="inconclusive" if unclear else verdict,
-        measured=moved,
-        interval=change.interval,
+        verdict="inconclusive" if unclear else verdict, measured=moved, interval=change.interval,
         limit=0.0,
-    )
+    )  # fmt: skip
 
 
 def _pairs(report: Report, earlier: Report) -> list[tuple[Variant, Variant]]:

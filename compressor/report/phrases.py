@@ -55,7 +55,10 @@ def over_fastest(row: Timing) -> str:
 def providers(throughput: Throughput) -> str:
     """What ran the builds, each with the CUDA graphs that it had captured at the end."""
     last = {row.variant: row.provider or throughput.provider for row in throughput.rows}
-    return "; ".join(dict.fromkeys(last.values())) or throughput.provider
+    builds = {ran: [name for name in last if last[name] == ran] for ran in last.values()}
+    if len(builds) < 2:
+        return next(iter(builds), throughput.provider)
+    return "; ".join(f"{ran} ({join(names)})" for ran, names in builds.items())
 
 
 def change(compared: Comparison) -> str:

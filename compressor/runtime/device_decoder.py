@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,11 +33,9 @@ from compressor.runtime.session import (
     UNCAPTURED,
     Captured,
     bind,
-    in_turn,
+    capture,
     numbered,
-    run_failures,
     size_of,
-    warn_uncaptured,
 )
 
 if TYPE_CHECKING:
@@ -103,10 +102,10 @@ class Buffers:
     inputs: Mapping[str, OrtValue]  # of the encoder
     cross: Mapping[str, OrtValue]  # its outputs, keys and values of the cross-attention
     encoding: IOBinding
-    options: RunOptions  # of runs of the encoder
     values: Mapping[str, OrtValue]  # of the step, by the name of the input or output
     moved: OrtValue  # numbers of rows [rows]
     bytes: int  # of all buffers, those of the steps included
+    encoded: RunOptions | None = None  # of runs of the encoder, once it has run
     steps: dict[tuple[int, int], BoundStep] = field(default_factory=dict)  # by room and side
 
 
@@ -119,32 +118,18 @@ class DeviceGraph(DecoderGraph):
         super().__init__(open_graph, setup)
         # Rows and source tokens of the encoder's; also the room, of the decoder's.
         self.captured: list[Captured] = []
+        self._numbers = count(1)  # one that could not be captured is not used again
         heads = {self.inputs[name].shape[1] for name in self.cross}
-        self.masks = {source_mask(count): count for count in heads}  # inputs -> number of heads
+        self.masks = {source_mask(number): number for number in heads}
         self.float = FLOATS[self.inputs[ADDED].type]
         self._free: list[Buffers] = []
         # Not a `Lock`: what is collected while one thread holds it may release its buffers, too.
         self._lock = threading.RLock()
-        if self.captures:
-            in_turn(self._try_to_capture, open_graph)
 
     def start(self, batch: Batch) -> DeviceDecoder:
         require_right_padding(batch["attention_mask"])
         artifact = self.setup.artifact
         return DeviceDecoder(self, batch, artifact.pad_token_id, artifact.max_source_tokens)
-
-    def _try_to_capture(self, open_graph: Callable[[str, bool], InferenceSession]) -> None:
-        """Capture the smallest batch; if that fails, open the graphs to launch each node."""
-        try:
-            block = self.acquire(1, min(LEAST_SOURCE, self.setup.artifact.max_source_tokens))
-            if self.cross:
-                self.encoder.run_with_iobinding(block.encoding, block.options)
-            self.step(block, LEAST_ROOM, 0)
-            self.release(block)
-        except run_failures() as error:
-            warn_uncaptured("encoder or decoder", self.setup.directory, str(error))
-            self.captures, self.captured = [], []
-            self.encoder, self.session = open_graph("encoder", False), open_graph("decoder", False)
 
     def acquire(self, rows: int, source: int) -> Buffers:
         """Buffers for exclusive use, for so many rows and source tokens."""
@@ -165,12 +150,8 @@ class DeviceGraph(DecoderGraph):
         }
         values |= {name: self.value(np.zeros(3 * rows + 2, np.int32)) for name in self.masks}
         held = [*inputs.values(), *cross.values(), *values.values()]
-        options, _ = self._options(self.encoder, (rows, source), held)
-        return Buffers(
-            rows, source, inputs, cross, bind(self.encoder, inputs, cross), options, values,
-            moved=self.value(np.arange(rows)),
-            bytes=size_of(held),
-        )  # fmt: skip
+        encoding, moved = bind(self.encoder, inputs, cross), self.value(np.arange(rows))
+        return Buffers(rows, source, inputs, cross, encoding, values, moved, size_of(held))
 
     def release(self, block: Buffers) -> None:
         """Keep buffers for another batch, if not too many are kept already."""
@@ -195,33 +176,45 @@ class DeviceGraph(DecoderGraph):
         # The best token goes where the next step reads it, in another shape.
         tokens = inputs["input_ids"].data_ptr()
         binding.bind_output(BEST, self.device, 0, np.int64, [block.rows], tokens)
-        shape, kept = (block.rows, block.source, room), (*past.values(), history)
-        replayed = self._options(self.session, shape, kept)
-        block.bytes += size_of(kept)
-        step = BoundStep(past, history, binding, replayed)
         # To capture a step onnxruntime runs it several times, so this must be none that counts; nor
         # may it count on from where an earlier batch, or full caches, ended: beyond these caches.
         block.values["position"].update_inplace(np.zeros(1, np.int64))
         block.values[FILLED].update_inplace(np.zeros(block.rows, np.int32))
-        self.run(step)
-        block.steps[room, side] = step
-        return step, True
+        shape, kept = (block.rows, block.source, room), (*past.values(), history)
+        replayed = self._first_run(self.session, binding, shape, kept)
+        block.bytes += size_of(kept)
+        block.steps[room, side] = BoundStep(past, history, binding, replayed)
+        return block.steps[room, side], True
 
     def run(self, step: BoundStep, wait: bool = True) -> None:
         """One step; `wait` for its end, so that its outputs can be read."""
         self.session.run_with_iobinding(step.binding, step.replayed[0 if wait else 1])
 
-    def _options(
-        self, session: InferenceSession, shape: tuple[int, ...], values: Iterable[OrtValue]
+    def encode(self, block: Buffers) -> None:
+        """Run the encoder over the inputs in its buffers."""
+        if block.encoded is not None:
+            self.encoder.run_with_iobinding(block.encoding, block.encoded)
+            return
+        shape, held = (block.rows, block.source), [*block.inputs.values(), *block.cross.values()]
+        block.encoded, _ = self._first_run(self.encoder, block.encoding, shape, held)
+
+    def _first_run(
+        self,
+        session: InferenceSession,
+        binding: IOBinding,
+        shape: tuple[int, ...],
+        values: Iterable[OrtValue],
     ) -> tuple[RunOptions, RunOptions]:
-        """Of a run that waits for its end, and of one that does not; captured if a session does."""
-        if session not in self.captures or len(self.captured) == MOST_CAPTURED:
-            return numbered(UNCAPTURED), numbered(UNCAPTURED)
-        self.captured.append(Captured(shape, size_of(values)))
-        number = len(self.captured)
+        """Run, captured if the session does; options of runs that wait for the end, and do not."""
+        captures = session in self.captures and len(self.captured) < MOST_CAPTURED
+        wanted = next(self._numbers) if captures else UNCAPTURED
+        role = "encoder" if session is self.encoder else "decoder"
+        number = capture(session, binding, wanted, role, self.setup.directory)
         waiting, going_on = numbered(number), numbered(number)
-        # Replayed graphs stay in order; other runs may take each other's memory.
-        going_on.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        if number != UNCAPTURED:
+            self.captured.append(Captured(shape, size_of(values)))
+            # Replayed graphs stay in order; other runs may take each other's memory.
+            going_on.add_run_config_entry("disable_synchronize_execution_providers", "1")
         return waiting, going_on
 
 
@@ -248,7 +241,7 @@ class DeviceDecoder:
             for name, array, fill in (("input_ids", ids, pad), ("attention_mask", mask, 0)):
                 wide = np.pad(array, padding, constant_values=fill)
                 inputs[name].update_inplace(_filled_up(wide, rows))
-            graph.encoder.run_with_iobinding(self.block.encoding, self.block.options)
+            graph.encode(self.block)
 
     def step(self, tokens: Tokens) -> None:
         self.feed(tokens)

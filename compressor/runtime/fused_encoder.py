@@ -21,14 +21,13 @@ from compressor.runtime.session import (
     UNCAPTURED,
     Captured,
     bind,
+    capture,
     in_turn,
     numbered,
     open_to_capture,
     run_errors,
-    run_failures,
     size_of,
     to_device,
-    warn_uncaptured,
 )
 
 if TYPE_CHECKING:
@@ -49,14 +48,14 @@ MOST_SHAPES = 64
 MOST_TOKENS = 2048
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Buffers:
     """The memory that batches of one shape are read from and their logits written to."""
 
     inputs: Mapping[str, OrtValue]
     logits: OrtValue
     binding: IOBinding
-    options: RunOptions
+    options: RunOptions | None = None  # once the shape has run
 
 
 class FusedEncoder:
@@ -116,7 +115,7 @@ class FusedEncoder:
         if not self._has_packed:
             artifact = self._setup.artifact
             _, longest = rounded(rows, tokens, artifact.max_source_tokens)
-            shape = step_up(min(rows, 2), rows), longest
+            shape = step_up(1, rows), longest
             inputs = enlarged(inputs, shape, artifact.pad_token_id)
         options = numbered(UNCAPTURED) if self._captures else None
         logits: NDArray[Any] = self._model.run([LOGITS], inputs, options)[0]
@@ -134,25 +133,13 @@ class FusedEncoder:
             or (new and len(self._shapes) == MOST_SHAPES)
         ):
             return None
-        if new:
-            self._shapes[shape] = self._new_buffers(shape)
-        buffers = self._shapes[shape]
+        buffers = self._new_buffers(shape) if new else self._shapes[shape]
         for name, value in enlarged(inputs, shape, artifact.pad_token_id).items():
             buffers.inputs[name].update_inplace(value)
-        try:
-            self._model.run_with_iobinding(buffers.binding, buffers.options)
-        except run_failures() as error:
-            if not new or not self._captures:
-                raise
-            warn_uncaptured(MODEL, self._setup.directory, str(error))
-            self._captures = self._fixed = False
-            self.captured.clear()
-            self._shapes.clear()  # their buffers are bound to the graph given up here
-            self._model = self._open_graph(MODEL, False)
-            return None
         if new:
-            held = size_of([*buffers.inputs.values(), buffers.logits])
-            self.captured.append(Captured(shape, held))
+            self._capture(shape, buffers)
+        else:
+            self._model.run_with_iobinding(buffers.binding, buffers.options)
         # A copy: on a CPU this array is the buffer itself.
         logits = np.array(buffers.logits.numpy()[:rows])
         return logits[:, :tokens] if logits.ndim == 3 else logits
@@ -163,8 +150,17 @@ class FusedEncoder:
         zeros = np.zeros(self._sizes(*shape), FLOATS[self._output.type])
         logits = to_device(zeros, device)
         binding = bind(self._model, inputs, {LOGITS: logits})
-        options = numbered(len(self._shapes) + 1 if self._captures else UNCAPTURED)
-        return _Buffers(inputs, logits, binding, options)
+        return _Buffers(inputs, logits, binding)
+
+    def _capture(self, shape: tuple[int, int], buffers: _Buffers) -> None:
+        """Run a shape for the first time; on a CPU, too, it counts as captured."""
+        wanted = len(self._shapes) + 1 if self._captures else UNCAPTURED
+        number = capture(self._model, buffers.binding, wanted, MODEL, self._setup.directory)
+        buffers.options = numbered(number)
+        if number == wanted:
+            held = size_of([*buffers.inputs.values(), buffers.logits])
+            self.captured.append(Captured(shape, held))
+        self._shapes[shape] = buffers
 
 
 def rounded(rows: int, tokens: int, most_tokens: int) -> tuple[int, int]:
@@ -173,9 +169,9 @@ def rounded(rows: int, tokens: int, most_tokens: int) -> tuple[int, int]:
 
 
 def step_up(size: int, least: int) -> int:
-    """The first of `size` times 1, 1.5, 2, 3, 4, … that is large enough."""
+    """The first of `size` times 1, 1.5, 2, 3, 4, … that is large enough; after 1 comes 2."""
     while size < least:
-        size = size * 4 // 3 if size % 3 == 0 else size * 3 // 2
+        size = size * 4 // 3 if size % 3 == 0 else max(2, size * 3 // 2)
     return size
 
 

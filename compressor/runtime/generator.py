@@ -194,7 +194,7 @@ class Generator(Runtime[TranslationArtifact]):
         return logits
 
     def start(self, batch: Batch) -> Decoder:
-        """Run the encoder on a padded batch; the decoder before its first step, for `_in_turn`."""
+        """Run the encoder on a padded batch; the decoder before its first step."""
         return self._graph.start(batch)
 
     def _in_turn(self, compute: Callable[[], Result]) -> Result:

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import io
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from threading import current_thread
+from queue import SimpleQueue
+from threading import Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from compressor.errors import EnvironmentProblem, InputError, UsageError, did_you_mean
+from compressor.errors import (
+    CompressWarning,
+    EnvironmentProblem,
+    InputError,
+    UsageError,
+    did_you_mean,
+)
 from compressor.runtime.artifact import CPU_ONLY, unusable
 
 if TYPE_CHECKING:
@@ -41,8 +50,8 @@ def open_session(
 ) -> InferenceSession:
     """Open a graph on `device` with all of onnxruntime's optimizations but those named `without`.
 
-    Threads are those within an operation; `captures` is for `in_turn`; `plans`: whether attention
-    may be cuDNN's on a GPU, which is planned for each new shape.
+    Threads are those within an operation; `captures`: whether runs can be captured; `plans`:
+    whether attention may be cuDNN's on a GPU, which is planned for each new shape.
 
     Raises:
         UsageError: an unknown device.
@@ -73,7 +82,8 @@ def open_session(
     settings = {"enable_cuda_graph": "1"} if captures else {}
     if not plans:  # Flash Attention, CUTLASS's kernel, products with a softmax
         settings["sdpa_kernel"] = str(1 | 2 | 16)
-    session = _create(ort, graph, options, device, without, settings)
+    create = partial(in_turn, _create) if device == "cuda" else _create
+    session = create(ort, graph, options, device, without, settings)
     # The package for GPUs may use the CPU without an error.
     if session.get_providers()[0] != provider:
         raise _not_started(ort, f"and chose {session.get_providers()[0]}")
@@ -207,7 +217,8 @@ def prepare_cuda() -> None:
 def run_failures() -> tuple[type[Exception], ...]:
     """What a session may raise while it runs: because of its graph, or of its device."""
     state = import_onnxruntime().capi.onnxruntime_pybind11_state
-    return (*_graph_errors(), state.RuntimeException, state.EPFail)
+    # Runs with bound buffers raise Python's own RuntimeError for any of them.
+    return (*_graph_errors(), state.RuntimeException, state.EPFail, RuntimeError)
 
 
 @contextlib.contextmanager
@@ -216,9 +227,12 @@ def run_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except run_failures() as error:
+        text, kind = str(error), type(error)
         # The device, or memory ("Failed to allocate", "bad_alloc…"): not the graph.
-        if type(error).__name__ == "EPFail" or "llocat" in str(error):
+        if kind.__name__ == "EPFail" or "EP_FAIL" in text or "llocat" in text:
             raise
+        if kind is RuntimeError and not text.startswith("Error in execution"):
+            raise  # not onnxruntime's
         raise unusable(directory, error) from error
 
 
@@ -240,16 +254,58 @@ def bind(
 # A captured CUDA graph is launched at once, not node by node. It reads and writes the same buffers
 # each time, stays until the session ends, and only the thread that captured it can replay it.
 # Capturing fails while another thread of the process uses the GPU, and what is replayed uses memory
-# that other runs may be given: batches of all threads run in this one, in turn.
-_CAPTURING = ThreadPoolExecutor(1, "compress-captures")
+# that other runs may be given: sessions are opened, and batches of captured sessions run, in one
+# thread, in turn. What else uses the GPU in this process, PyTorch for example, is not held back.
 UNCAPTURED = -1  # number of runs that are neither captured nor replayed
+
+
+class _Turns:
+    """A thread that computes what others ask it for; made when it is needed first."""
+
+    def __init__(self) -> None:
+        self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        # Not a pool, which takes nothing more once the main thread has ended, though others go on.
+        self._thread = Thread(target=self._work, name="compress-captures", daemon=True)
+        self._starting = Lock()
+
+    def take(self, compute: Callable[[], Result]) -> Result:
+        if current_thread() is self._thread:
+            return compute()
+        with self._starting:
+            if self._thread.ident is None:
+                self._thread.start()
+                atexit.register(self._end)
+        future: Future[Result] = Future()
+        self._asked.put((future, compute))
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # where the wait was interrupted
+
+    def _work(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            future, compute = asked
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(compute())
+                except BaseException as error:  # noqa: BLE001
+                    future.set_exception(error)
+            del asked, future, compute  # what they hold
+
+    def _end(self) -> None:
+        """The GPU must not compute any more when the process takes its libraries down."""
+        self._asked.put(None)
+        self._thread.join()
+
+
+_TURNS = _Turns()
+if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
+    os.register_at_fork(after_in_child=lambda: globals().update(_TURNS=_Turns()))
 
 
 def in_turn(compute: Callable[..., Result], *arguments: Any) -> Result:
     """What a function returns in the thread that captures; what it calls stays there."""
-    if current_thread().name.startswith("compress-captures"):
-        return compute(*arguments)
-    return _CAPTURING.submit(compute, *arguments).result()
+    return _TURNS.take(partial(compute, *arguments))
 
 
 @dataclass(frozen=True)
@@ -282,6 +338,21 @@ def numbered(graph: int) -> RunOptions:
     return options
 
 
+def capture(
+    session: InferenceSession, binding: IOBinding, number: int, role: str, directory: Path
+) -> int:
+    """Run what is bound, captured with that number; the number, `UNCAPTURED` if that failed."""
+    try:
+        session.run_with_iobinding(binding, numbered(number))
+    except run_failures() as error:
+        if number == UNCAPTURED:
+            raise
+        warn_uncaptured(role, directory, str(error))
+        session.run_with_iobinding(binding, numbered(UNCAPTURED))
+        return UNCAPTURED
+    return number
+
+
 def open_to_capture(
     open_graph: Callable[[str, bool], InferenceSession], role: str, directory: Path, captures: bool
 ) -> tuple[InferenceSession, bool]:
@@ -302,5 +373,6 @@ def warn_uncaptured(role: str, directory: Path, reason: str) -> None:
     warnings.warn(
         f"onnxruntime cannot capture the {role} graph in {directory} "
         f"({reason.splitlines()[0]:.200}), so small batches take longer than they could",
+        CompressWarning,
         stacklevel=3,
     )

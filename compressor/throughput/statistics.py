@@ -47,20 +47,14 @@ def summarize(
                 more["macs_ratio"] = (macs_ratios or {}).get(key)
             rate = load.batch_size * len(load.batches) / pass_seconds
             p50, p90, p99 = (float(1000.0 * np.percentile(seconds, x)) for x in (50, 90, 99))
-            rows.append(
-                Timing(
-                    variant=name,
-                    batch_size=load.batch_size,
-                    source_tokens=load.source_tokens,
-                    padded_source_tokens=load.padded_source_tokens,
-                    target_tokens=load.target_tokens,
-                    runs=seconds.size,
-                    sentences_per_second=rate,
-                    tokens_per_second=rate * (load.target_tokens or load.source_tokens),
-                    latency_ms={"p50": p50, "p90": p90, "p99": p99},
-                    **more,
-                )
-            )
+            timing = Timing(
+                variant=name, batch_size=load.batch_size, runs=seconds.size,
+                source_tokens=load.source_tokens, padded_source_tokens=load.padded_source_tokens,
+                target_tokens=load.target_tokens, sentences_per_second=rate,
+                tokens_per_second=rate * (load.target_tokens or load.source_tokens),
+                latency_ms={"p50": p50, "p90": p90, "p99": p99}, **more,
+            )  # fmt: skip
+            rows.append(timing)
     return rows
 
 

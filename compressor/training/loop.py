@@ -188,7 +188,7 @@ class _Run:
         return max(self.trained.steps / self.total, spent)
 
     def step(self, batch: Batch) -> None:
-        """One optimizer step; never waits for the GPU."""
+        """One optimizer step; waits for the GPU where losses are read, every some steps."""
         start, steps, done = time.monotonic(), self.trained.steps, self.done
         warmup = self.schedule.warmup
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):

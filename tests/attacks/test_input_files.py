@@ -104,21 +104,18 @@ def first(values: dict[str, Any], value: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("change", "id"),
+    "change",
     [
-        (lambda x: first(x, float("nan")), "scores-unreadable"),
-        (lambda x: first(x, "0.5"), "scores-unreadable"),
-        (lambda x: x | {"schema": 99}, "scores-unreadable"),
-        (lambda x: x | {"scores": {"nowhere.0": [1.0]}}, "scores-unreadable"),
-        (lambda x: [x], "scores-unreadable"),
-        *((lambda x, data=data: data, "scores-unreadable") for data in GARBAGE),
+        lambda x: first(x, float("nan")), lambda x: first(x, "0.5"), lambda x: [x],
+        lambda x: x | {"schema": 99}, lambda x: x | {"scores": {"nowhere.0": [1.0]}},
+        *((lambda x, data=data: data) for data in GARBAGE),
     ],
-)
-def test_a_file_that_holds_no_scores_is_refused(change, id, scored, tmp_path):
+)  # fmt: skip
+def test_a_file_that_holds_no_scores_is_refused(change, scored, tmp_path):
     file = tmp_path / "scores.json"
     data = change(json.loads((scored / "scores.json").read_text()))
     file.write_bytes(data if isinstance(data, bytes) else json.dumps(data).encode())
-    with raises(InputError, id) as caught:
+    with raises(InputError, "scores-unreadable") as caught:
         read_scores(file)
     assert str(file) in str(caught.value)
     assert prune(scored / "model", file, tmp_path / "out") == 4

@@ -99,3 +99,18 @@ class _Value:
         self.name = value.name
         dims = value.type.tensor_type.shape.dim
         self.shape = [d.dim_param or d.dim_value for d in dims]
+
+
+class Uncapturable:
+    """A session where capturing fails, with the error that onnxruntime raises for bound buffers."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def run_with_iobinding(self, binding: Any, options: Any) -> None:
+        if options.get_run_config_entry("gpu_graph_id") != "-1":
+            raise RuntimeError("Error in execution: not permitted when stream is capturing")
+        self.session.run_with_iobinding(binding, options)

@@ -77,8 +77,8 @@ def test_what_ran_is_shown_with_the_cuda_graphs_that_were_captured_at_the_end():
     timed = translator_report().throughput
     for number, row in enumerate(x for x in timed.rows if x.variant == "heads-50"):
         row.__dict__["provider"] = f"CUDA, {number + 1} CUDA graphs with 1 MiB"
-    shown = "CPUExecutionProvider; CUDA, 4 CUDA graphs with 1 MiB"
-    assert summary.bench_text(timed).startswith(f"{shown}, fp32, 2 threads")
+    shown = "CPUExecutionProvider (dense, heads-75 and heads-25); CUDA, 4 CUDA graphs with 1 MiB"
+    assert summary.bench_text(timed).startswith(f"{shown} (heads-50), fp32, 2 threads")
 
 
 @pytest.mark.parametrize(

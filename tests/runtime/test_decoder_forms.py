@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 from compressor.errors import VerificationError
@@ -28,12 +27,13 @@ from compressor.export.precisions import (
 from compressor.export.verify import require_fed_back
 from compressor.runtime import Translator, device_search
 from compressor.runtime.decoder import FIRST_LENGTH, CachedDecoder, InPlaceDecoder
-from compressor.runtime.device_decoder import LEAST_ROOM, DeviceDecoder, DeviceGraph
+from compressor.runtime.device_decoder import LEAST_ROOM, DeviceDecoder
 from compressor.runtime.engines import Setup
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from tests.export.test_for_cuda import ON_GPU
 from tests.helpers import toy
 from tests.helpers.errors import raises
+from tests.helpers.packed_graphs import Uncapturable
 from tests.helpers.runtime_artifacts import Exported, export, vary, write_hashes
 from tests.helpers.tiny import empty_first_mask
 from tests.runtime.test_translator import batch_of, change, generated, with_settings
@@ -129,24 +129,23 @@ def test_buffers_are_taken_over_from_a_longer_batch(pieces: Exported, device: Pa
     assert translator.generate(batch) == Translator(pieces.directory).generate(batch)
 
 
-def test_a_decoder_that_cannot_be_captured_runs_with_a_warning(
+def test_what_cannot_be_captured_runs_with_a_warning(
     pieces: Exported, device: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is tried when the graphs are opened, on the smallest batch."""
-
-    def fails(*_: object) -> None:
-        failure = onnxruntime.capi.onnxruntime_pybind11_state.RuntimeException
-        raise failure("operation not permitted when stream is capturing")
-
     monkeypatch.setattr(Setup, "captures", True)
     other, translator = Translator(pieces.directory), Translator(device)
-    assert [graph.shape for graph in translator.captured] == [(1, 16), (1, 16, 32)]
-    monkeypatch.setattr(DeviceGraph, "run", fails)
-    with pytest.warns(UserWarning, match="cannot capture the encoder or decoder graph"):
-        translator = Translator(device)
-    monkeypatch.undo()
-    batch = batch_of(translator, toy.sentences(5))
-    assert translator.generate(batch) == other.generate(batch)
+    batch, graph = batch_of(translator, toy.sentences(5)), translator._graph
+    expected = other.generate(batch, num_beams=2)
+    assert translator.generate(batch, num_beams=2) == expected
+    shapes = [graph.shape for graph in translator.captured]
+    # The encoder's once, the steps' for both sides of moved rows.
+    assert shapes == [(8, 16, 32), (8, 16), (16, 16, 32), (16, 16, 32), (8, 16, 32)]
+    graph._free.clear()
+    graph.captured.clear()
+    graph.captures = [Uncapturable(session) for session in graph.captures]
+    graph.encoder, graph.session = graph.captures
+    with pytest.warns(UserWarning, match="cannot capture the decoder graph"):
+        assert translator.generate(batch, num_beams=2) == expected
     assert not translator.captured
 
 

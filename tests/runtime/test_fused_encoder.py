@@ -6,6 +6,8 @@ On a CPU the same graphs run in float32 in the same buffers, and nothing is capt
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -14,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 
@@ -30,7 +31,7 @@ from compressor.runtime.engines import Setup
 from compressor.runtime.fused_encoder import FusedEncoder
 from compressor.runtime.session import choose_device, open_session
 from tests.helpers.errors import raises
-from tests.helpers.packed_graphs import PackedSession
+from tests.helpers.packed_graphs import PackedSession, Uncapturable
 from tests.helpers.runtime_artifacts import Exported, classifier, new_directory, write_hashes
 
 pytestmark = pytest.mark.slow
@@ -107,6 +108,23 @@ def test_threads_share_an_encoder(more: dict[str, Any], monkeypatch: pytest.Monk
     assert (len(threads), len({*threads})) == ((0, 0) if more else (6, 1))
 
 
+TURNS = """
+import os, threading, time
+from compressor.runtime.session import in_turn
+name = lambda: threading.current_thread().name
+assert in_turn(in_turn, name) == "compress-captures"
+if hasattr(os, "fork"):
+    os.fork() or os._exit(in_turn(int))
+    assert os.wait()[1] == 0
+threading.Thread(target=lambda: time.sleep(0.2) or print(in_turn(name))).start()
+"""
+
+
+def test_batches_take_turns_in_a_child_and_after_the_main_thread_too():
+    ran = subprocess.run([sys.executable, "-c", TURNS], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (0, "compress-captures\n"), ran.stderr
+
+
 def test_large_batches_with_padding_run_without_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "LEAST_PADDING", 20)
     packed: list[PackedSession] = []
@@ -139,39 +157,14 @@ def test_models_without_that_form_run_few_shapes(monkeypatch: pytest.MonkeyPatch
     assert [inputs[MASK].shape for inputs in seen] == [(12, 24)] * 2
 
 
-class Uncapturable:
-    """A session on a CPU, taken for one on a GPU where capturing fails."""
-
-    def __init__(self, session: Any) -> None:
-        self.session = session
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.session, name)
-
-    def run_with_iobinding(self, *_: Any) -> None:
-        failure = onnxruntime.capi.onnxruntime_pybind11_state.RuntimeException
-        raise failure("operation not permitted when stream is capturing")
-
-
-def test_a_graph_that_cannot_be_captured_runs_with_a_warning(monkeypatch):
-    """In the first run of a shape."""
-    asked: list[bool] = []
-
-    def opens(role: str, captures: bool) -> Any:
-        asked.append(captures)
-        session = opened(role, False)
-        return Uncapturable(session) if captures else session
-
-    on_cpu = onnxruntime.OrtValue.ortvalue_from_numpy
-    monkeypatch.setattr(
-        onnxruntime.OrtValue, "ortvalue_from_numpy", staticmethod(lambda array, *_: on_cpu(array))
-    )
-    batch, encoder = arrays(2, 4), FusedEncoder(opens, setup(device="cuda"))
+def test_a_shape_that_cannot_be_captured_runs_with_a_warning(monkeypatch):
+    monkeypatch.setattr(Setup, "captures", True)
+    batch = arrays(2, 4)
+    encoder = FusedEncoder(lambda role, _: Uncapturable(opened(role, False)), setup())
     with pytest.warns(UserWarning, match="cannot capture the model graph"):
         logits = encoder.run(batch)
     np.testing.assert_allclose(logits, expected(batch), atol=1e-5)
     np.testing.assert_allclose(encoder.run(batch), logits)
-    assert asked == [True, False]
     assert not encoder.captured
 
 

@@ -65,13 +65,11 @@ def test_a_sentence_is_read_as_it_is_written(tmp_path):
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("1\tw\n", "['1', 'w']"),
-        (conllu("x w 0 root"), "'x'"),
+        ("1\tw\n", "['1', 'w']"), (conllu("x w 0 root"), "'x'"), (conllu("1 w _ _"), "'_'"),
         (conllu("1 w 0 root", "3 w 1 obj"), "no word 2"),
         (conllu("1 w 0 root", "2 w 7 obj"), "no word 7"),
-        (conllu("1 w _ _"), "'_'"),
     ],
-)
+)  # fmt: skip
 def test_malformed_sentences_are_errors_that_name_the_line(text, shown, tmp_path):
     path = tmp_path / "a.conllu"
     path.write_text(conllu("1 w 0 root") + "\n" + text, encoding="utf-8")
