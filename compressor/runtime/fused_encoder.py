@@ -59,7 +59,7 @@ class _Buffers:
 
 
 class FusedEncoder:
-    """Logits of batches. Threads may share it.
+    """Logits of batches. Threads may share it on a GPU, or without fixed shapes.
 
     `open_graph` as for `open_to_capture`. On a CPU nothing is captured, but buffers are fixed.
     """

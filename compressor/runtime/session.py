@@ -228,8 +228,8 @@ def run_errors(directory: Path) -> Iterator[None]:
         yield
     except run_failures() as error:
         text, kind = str(error), type(error)
-        # The device, or memory ("Failed to allocate", "bad_alloc…"): not the graph.
-        if kind.__name__ == "EPFail" or "EP_FAIL" in text or "llocat" in text:
+        # The device ("CUDA failure 2: … ; GPU=0"), or memory ("Failed to allocate", "bad_alloc…").
+        if kind.__name__ == "EPFail" or "; GPU=" in text or "llocat" in text:
             raise
         if kind is RuntimeError and not text.startswith("Error in execution"):
             raise  # not onnxruntime's
@@ -260,7 +260,7 @@ UNCAPTURED = -1  # number of runs that are neither captured nor replayed
 
 
 class _Turns:
-    """A thread that computes what others ask it for; made when it is needed first."""
+    """A thread that computes what others ask it for; it starts when it is needed first."""
 
     def __init__(self) -> None:
         self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()

@@ -142,8 +142,7 @@ def test_scores_prune_the_model_that_they_are_of_and_no_other(scored, tmp_path, 
 @pytest.mark.parametrize(
     ("text", "id"),
     [
-        ("[" * 100_000, "recipe-nested"),
-        ("- " * 100_000, "recipe-nested"),
+        *((text * 100_000, "recipe-nested") for text in ("[", "- ")),
         ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "recipe-not-yaml"),
         ("seed: !!python/object/apply:os.getcwd []", "recipe-not-yaml"),
         ('model: "a\\udcff"', "recipe-not-yaml"),

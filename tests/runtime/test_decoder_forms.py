@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 
-from compressor.errors import VerificationError
+from compressor.errors import InputError, VerificationError
 from compressor.export.device_step import keep_state, share_caches, write_helpers
 from compressor.export.precisions import (
     TOLERANCES,
@@ -138,7 +138,6 @@ def test_what_cannot_be_captured_runs_with_a_warning(
     expected = other.generate(batch, num_beams=2)
     assert translator.generate(batch, num_beams=2) == expected
     shapes = [graph.shape for graph in translator.captured]
-    # The encoder's once, the steps' for both sides of moved rows.
     assert shapes == [(8, 16, 32), (8, 16), (16, 16, 32), (16, 16, 32), (8, 16, 32)]
     graph._free.clear()
     graph.captured.clear()
@@ -147,6 +146,8 @@ def test_what_cannot_be_captured_runs_with_a_warning(
     with pytest.warns(UserWarning, match="cannot capture the decoder graph"):
         assert translator.generate(batch, num_beams=2) == expected
     assert not translator.captured
+    with raises(InputError, "artifact-invalid"):  # bound buffers raise another error than others
+        other.generate({**batch, "input_ids": batch["input_ids"] + 1000})
 
 
 def test_several_workers_answer_as_one(form: Form) -> None:
