@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from compressor.model.architectures import architecture_of
 from compressor.model.memory import release
 from compressor.model.modeling_pruned import NoHeads
+from compressor.model.modeling_tokens import Attended, ReadsOneToken, at_place
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.options.table import Table
 
@@ -49,6 +50,16 @@ def _stack(projections: Sequence[Any], scale: float = 1.0) -> nn.Linear:
     linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     linear.weight, linear.bias = nn.Parameter(weight.detach()), nn.Parameter(bias.detach())
     return linear
+
+
+def _rows_of(linear: nn.Linear, start: int, end: int) -> nn.Linear:
+    """A linear layer with some of the outputs of another."""
+    has_bias = linear.bias is not None
+    made = nn.Linear(linear.in_features, end - start, has_bias, device="meta")
+    made.weight = nn.Parameter(linear.weight[start:end].detach().clone())
+    if has_bias:
+        made.bias = nn.Parameter(linear.bias[start:end].detach().clone())
+    return made
 
 
 class PositionBias(nn.Module):
@@ -103,9 +114,22 @@ class _Attention(nn.Module):
 
 
 class EncoderSelfAttention(_Attention):
-    """Attention of an encoder, as BERT's and BART's."""
+    """Attention of an encoder, as BERT's and BART's.
+
+    In a layer that computes one token alone, the query has a product of its own, and the keys and
+    values of all tokens have one for both.
+    """
 
     additive: ClassVar[bool] = True  # the model gets an `additive_mask`, or [batch, tokens] of 1, 0
+
+    def __init__(self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: Any) -> None:
+        super().__init__(model, layer, kept, output)
+        whole = model.get_submodule(layer.layer_path)
+        self.query: nn.Linear | None = None
+        if isinstance(whole, ReadsOneToken) and not whole.computes_all:
+            stacked, inner = self.projection, self.heads * self.head_dim
+            self.query = _rows_of(stacked, 0, inner)
+            self.projection = _rows_of(stacked, inner, 3 * inner)
 
     @classmethod
     @contextmanager
@@ -116,19 +140,35 @@ class EncoderSelfAttention(_Attention):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor | None = None,
+        attention_mask: Attended | Tensor | None = None,
         mask: Tensor | None = None,  # the same, as T5 calls it
         **_: object,
     ) -> tuple[Tensor | None, ...]:
-        query, key, value = self.split(hidden_states)
+        attended = self.attended(hidden_states, attention_mask if mask is None else mask)
+        query, key, value = self.split(hidden_states, attended.states)
         tokens = hidden_states.shape[1]
         bias = None if self.bias is None else self.bias(0, tokens, tokens)
-        mixed = attend(query, key, value, bias, attention_mask if mask is None else mask)
+        mixed = attend(query, key, value, bias, attended.mask)
         return self.returned(self.merge(mixed))
 
-    def split(self, hidden_states: Tensor) -> list[Tensor]:
-        """[batch, tokens, width] -> query, key, value [batch, heads, tokens, head_dim]"""
-        parts = self.projection(hidden_states).split(self.heads * self.head_dim, dim=-1)
+    def attended(self, hidden_states: Tensor, mask: Attended | Tensor | None) -> Attended:
+        """What the queries attend to, with the mask of the one query, where there is one."""
+        if not isinstance(mask, Attended):
+            return Attended(hidden_states, mask, None)
+        if mask.mask is None or mask.mask.shape[2] == 1:
+            return mask
+        return mask._replace(mask=at_place(mask.mask, 2, mask.place))
+
+    def split(self, hidden_states: Tensor, states: Tensor) -> list[Tensor]:
+        """Query, key and value, [batch, heads, tokens, head_dim] each.
+
+        Args:
+            hidden_states: of the queries, [batch, tokens or 1, width]
+            states: of the keys and values, [batch, tokens, width]
+        """
+        parts = self.projection(states).split(self.heads * self.head_dim, dim=-1)
+        if self.query is not None:
+            parts = (self.query(hidden_states), *parts)
         # Not by `view`, for which the exporter writes nodes that compute sizes.
         return [x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2) for x in parts]
 

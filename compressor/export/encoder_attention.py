@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from compressor.export.attention import MASKED, EncoderSelfAttention, additive_mask, attend
 from compressor.model.architectures import architecture_of
+from compressor.model.modeling_tokens import Attended, at_place, rotated
 from compressor.model.sublayers import Sublayer
 
 
@@ -70,11 +71,19 @@ class MPNetAttention(EncoderSelfAttention):
             yield ()
 
     def forward(  # type: ignore[override]
-        self, hidden_states: Tensor, attention_mask: Tensor, position_bias: Tensor, **_: object
+        self,
+        hidden_states: Tensor,
+        attention_mask: Attended | Tensor,
+        position_bias: Tensor,
+        **_: object,
     ) -> tuple[Tensor, None]:
-        query, key, value = self.split(hidden_states)
-        bias = position_bias if self.kept is None else position_bias.index_select(1, self.kept)
-        return self.merge(attend(query, key, value, bias + attention_mask)), None
+        attended = self.attended(hidden_states, attention_mask)
+        query, key, value = self.split(hidden_states, attended.states)
+        bias = position_bias
+        if self.query is not None:
+            bias = at_place(bias, 2, attended.place)
+        bias = bias if self.kept is None else bias.index_select(1, self.kept)
+        return self.merge(attend(query, key, value, bias + attended.mask)), None
 
 
 def _rotation(
@@ -139,18 +148,17 @@ class ModernBertAttention(EncoderSelfAttention):
         self,
         hidden_states: Tensor,
         position_embeddings: tuple[Tensor, Tensor],
-        attention_mask: Tensor,
+        attention_mask: Attended | Tensor,
         **_: object,
     ) -> tuple[Tensor, None]:
-        query, key, value = self.split(hidden_states)
+        attended = self.attended(hidden_states, attention_mask)
+        query, key, value = self.split(hidden_states, attended.states)
         cos, sin = (x.unsqueeze(1) for x in position_embeddings)  # [1, 1, tokens, head_dim]
-        query, key = (x * cos + _rotate_half(x) * sin for x in (query, key))
-        return self.merge(attend(query, key, value, attention_mask)), None
-
-
-def _rotate_half(values: Tensor) -> Tensor:
-    first, second = values.chunk(2, dim=-1)
-    return torch.cat((-second, first), dim=-1)
+        key, tables = rotated(key, cos, sin), (cos, sin)
+        if self.query is not None:
+            tables = tuple(at_place(x, 2, attended.place) for x in tables)
+        query = rotated(query, *tables)
+        return self.merge(attend(query, key, value, attended.mask)), None
 
 
 def _distance_rows(
@@ -220,20 +228,51 @@ class DebertaAttention(EncoderSelfAttention):
     def forward(  # type: ignore[override]
         self,
         hidden_states: Tensor,
-        attention_mask: Tensor,
+        attention_mask: Attended | Tensor,
         output_attentions: bool = False,
         *,
         relative_pos: Tensor | None = None,
         **_: object,
     ) -> tuple[Tensor, None]:
-        query, key, value = self.split(hidden_states)
-        scores = query @ key.transpose(-1, -2) + attention_mask  # [batch, heads, queries, keys]
+        attended = self.attended(hidden_states, attention_mask)
+        query, key, value = self.split(hidden_states, attended.states)
+        # [batch, heads, queries, keys]
+        scores = query @ key.transpose(-1, -2) + attended.mask
+        if self.query is not None and relative_pos is not None:
+            scores = scores + self._first_position_scores(query, key, relative_pos)
+            relative_pos = None
         if self.position_key is not None and relative_pos is not None:
             scores = scores + _position_scores(query, self.position_key[relative_pos[0]])
         if self.position_query is not None and relative_pos is not None:
             products = _position_scores(key, self.position_query[relative_pos[1]])
             scores = scores + products.transpose(-1, -2)  # of [batch, heads, keys, queries]
         return self.merge(torch.softmax(scores, dim=-1) @ value), None
+
+    def _first_position_scores(
+        self, query: Tensor, key: Tensor, relative_pos: Tensor
+    ) -> Tensor | int:
+        """Products with positions of the first token's query.
+
+        Args:
+            query: [batch, heads, 1, head_dim]
+            key: [batch, heads, tokens, head_dim]
+            relative_pos: [2, 2 x tokens], as `_distance_rows` makes it
+
+        Returns:
+            [batch, heads, 1, tokens]
+        """
+        tokens = key.shape[2]
+        scores: Tensor | int = 0
+        if self.position_key is not None:
+            # Number j + tokens - 1 is for key j, as for `_position_scores`.
+            rows = self.position_key[relative_pos[0, tokens - 1 : 2 * tokens - 1]]
+            scores = scores + query @ rows.permute(1, 2, 0)[None]  # [batch, heads, 1, tokens]
+        if self.position_query is not None:
+            # Of key j to query 0: number tokens - 1 - j.
+            rows = self.position_query[relative_pos[1, :tokens].flip(0)]
+            products = (key * rows.transpose(0, 1)).sum(-1)  # [batch, heads, tokens]
+            scores = scores + products[:, :, None]
+        return scores
 
 
 def _position_scores(queries: Tensor, positions: Tensor) -> Tensor:

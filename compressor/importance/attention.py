@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from compressor import parallel
 from compressor.importance import Confidence, RawScores, ScoringJob
 from compressor.model.architectures import architecture_of
-from compressor.model.modes import hooks, returned
+from compressor.model.modes import computing_all_tokens, hooks, returned
 from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Batch
@@ -69,6 +69,7 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
         )
         with (
             gated(model, scoring.layers, mask_gates(scoring.mask)),
+            computing_all_tokens(model),
             record as recorded,
             hooks(
                 model.get_submodule(layer.output).register_forward_pre_hook(

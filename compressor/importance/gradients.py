@@ -13,7 +13,7 @@ from torch import Tensor
 
 from compressor import parallel
 from compressor.importance import Fisher, RawScores, ScoringJob, Taylor
-from compressor.model.modes import evaluating, frozen, hooks
+from compressor.model.modes import evaluating, frozen, hooks, tokens_of
 from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import Hook, gated, mask_gates
 
@@ -50,7 +50,10 @@ def visit_gradients(
             batch = batch.to(scoring.device)
             visiting = hooks(
                 model.get_submodule(x.output).register_forward_pre_hook(
-                    hook(x, scoring.task.token_mask(batch, x.kind))
+                    hook(
+                        x,
+                        tokens_of(scoring.task.token_mask(batch, x.kind), model, x.layer_path),
+                    )
                 )
                 for x in layers
             )

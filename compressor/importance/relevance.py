@@ -22,7 +22,13 @@ from compressor import parallel
 from compressor.importance import Per, RawScores, Relevance, ScoringJob
 from compressor.importance.gradients import require_gradient, zeros
 from compressor.model.architectures import find_sublayers
-from compressor.model.modes import frozen, hooks, is_normalization, received
+from compressor.model.modes import (
+    computing_all_tokens,
+    frozen,
+    hooks,
+    is_normalization,
+    received,
+)
 from compressor.model.sublayers import parts_of
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Batch
@@ -42,7 +48,8 @@ def relevance_scores(method: Relevance, scoring: ScoringJob) -> RawScores:
     counted = backward = 0
     model, total = scoring.model, len(scoring.batches)
     gates = gated(model, scoring.layers, mask_gates(scoring.mask))
-    with frozen(model), gates, _linearized(model):
+    # A fused projection of all tokens' queries and keys has one output for hooks.
+    with frozen(model), gates, _linearized(model), computing_all_tokens(model):
         for done, batch in enumerate(scoring.batches, 1):
             positions, passes = _add_batch(scoring, batch.to(scoring.device), method.per, shares)
             counted += positions

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 PositionBias = Literal["every_layer", "first_layer", "stack"]
+TokenRead = Literal["first", "last"]  # of each row
 # The most that a configuration may ask for: several times what the largest models of the supported
 # architectures have. docs/checkpoints.md lists them.
 LAYERS, HEADS, WIDTH, NEURONS = 1024, 1024, 65_536, 1_048_576
@@ -38,6 +39,10 @@ class Head:
     def usual_task(self, config: Any) -> str:
         return self.task
 
+    def token_read(self, model: nn.Module) -> TokenRead | None:
+        """The token whose last state alone its logits depend on; None: on those of all tokens."""
+        return None
+
     def complete(
         self, model: nn.Module, source: Path, settings: SentenceSettings | None, allow_pickle: bool
     ) -> None:
@@ -45,6 +50,10 @@ class Head:
 
 
 class _Classifier(Head):
+    def token_read(self, model: nn.Module) -> TokenRead | None:
+        # ModernBERT's may take the mean of all tokens.
+        return "first" if getattr(model.config, "classifier_pooling", "cls") == "cls" else None
+
     def usual_task(self, config: Any) -> str:
         if config.problem_type == "multi_label_classification":
             return "multilabel"
@@ -61,6 +70,11 @@ class _Reader(Head):  # answers questions by a part of a text
 
 
 class _Encoder(Head):  # without one in transformers; that of sentence-transformers is added
+    def token_read(self, model: nn.Module) -> TokenRead | None:
+        from compressor.model.sentence_head import HEAD, head_of
+
+        return head_of(model).token_read if hasattr(model, HEAD) else None
+
     def complete(self, model: nn.Module, *source: Any) -> None:
         from compressor.model.sentence_head import add_head
 
@@ -166,6 +180,10 @@ class Architecture:
     # that all layers are given, of rotated ones (RoPE), or with products with positions too.
     scores: Literal["products", "stack_bias", "rotated", "disentangled"] = "products"
     position_products: Callable[[Mapping[str, Any]], int] = lambda config: 0  # their number
+    # From an encoder's layer on, what normalizes its input before the attention, if that is so.
+    attention_norm: str = ""
+    # Whether what follows the last layer reads all tokens, whatever the head reads.
+    needs_all_tokens: Callable[[Any], bool] = lambda config: False
 
     @property
     def task(self) -> str:

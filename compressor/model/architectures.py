@@ -124,6 +124,7 @@ MODERNBERT = Architecture(
     unused_weights=(r"^decoder\.", r"^head\.(dense|norm)\."),
     refuse=_refuse_modernbert,
     scores="rotated",
+    attention_norm="attn_norm",
     # The normalization before the first attention is left out.
     first_layer_stays=lambda config: True,
     layer_lists=("layer_types",),
@@ -159,6 +160,9 @@ DEBERTA = replace(
     layers_return="tuple",
     # A convolution of the embeddings is added behind the first layer.
     first_layer_stays=lambda config: getattr(config, "conv_kernel_size", 0) > 0,
+    needs_all_tokens=lambda config: (
+        getattr(config, "conv_kernel_size", 0) > 0 and config.num_hidden_layers == 1
+    ),
     scores="disentangled",
     position_products=_deberta_products,
 )
@@ -342,6 +346,46 @@ def architecture_of(model: Any) -> Architecture:
     if not hasattr(model, entry.base):
         return entry.for_class(ENCODER.auto_class)
     return entry.for_class((head_in(type(model).__name__) or entry.head).auto_class)
+
+
+def one_token_paths(model: nn.Module) -> dict[str, Any] | None:
+    """Where the last layer of an encoder is, for `modeling_tokens.compute_one_token`.
+
+    Returns:
+        The argument `paths` of that function; None where logits depend on the last states of all
+        tokens.
+    """
+    entry, config = architecture_of(model), cast(Any, model.config)
+    reads = None if entry.decoder else entry.head.token_read(model)
+    if reads is None or entry.needs_all_tokens(config):
+        return None
+    if reads == "last" and entry.scores == "disentangled":
+        return None  # its graphs have products with positions for the first token alone
+    (paths,) = (x for x in entry.sublayers if x.kind == "encoder_self")
+    full = entry.full_paths(paths)
+    last = _depth(model, full["layer"].partition("{i}")[0]) - 1
+    return {
+        "layer": full["layer"].format(i=last),
+        "block": paths.block,
+        "inputs": full["inputs"],
+        "output": paths.output,
+        "norm": entry.attention_norm,
+        "head_width": getattr(config, entry.width) // getattr(config, entry.encoder.heads),
+        "scores": entry.scores,
+        "reads_last": reads == "last",
+    }
+
+
+def read_one_token(model: nn.Module) -> None:
+    """Let an encoder compute, in place, only what is read of its last layer; others are unchanged.
+
+    The logits stay what they were, up to rounding.
+    """
+    from compressor.model.modeling_tokens import compute_one_token  # imports torch
+
+    paths = one_token_paths(model)
+    if paths is not None:
+        compute_one_token(model, paths)
 
 
 def layer_paths(model: nn.Module) -> list[str]:

@@ -17,10 +17,15 @@ from transformers import PretrainedConfig
 from compressor.errors import InputError
 from compressor.model import location, pruning_record, sentence_settings
 from compressor.model.architecture import ENCODER, ENCODER_HEADS, POSITIONS, Architecture, head_in
-from compressor.model.architectures import architecture, architecture_of
+from compressor.model.architectures import architecture, architecture_of, read_one_token
 from compressor.model.configuration import read_configuration
 from compressor.model.generation import save_generation
-from compressor.model.pruning_record import KEPT_UNITS, MODELING, PRUNING_RECORD, PruningRecord
+from compressor.model.pruning_record import (
+    KEPT_UNITS,
+    MODELING_FILES,
+    PRUNING_RECORD,
+    PruningRecord,
+)
 from compressor.model.sentence_head import HEAD, write_layout, write_settings
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
 from compressor.model.sublayers import Mask, Sublayer
@@ -120,6 +125,7 @@ def open_checkpoint(
     entry.head.complete(network, directory, settings, allow_pickle)
     if entry.head is ENCODER or is_cross_encoder(config):
         follow_sentence_settings(tokenizer, config, settings)
+    read_one_token(network)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
         model=network.eval(), tokenizer=tokenizer, layers=sublayers,
@@ -172,7 +178,8 @@ def save_checkpoint(
     if hasattr(model, HEAD):
         write_layout(model, source.max_source_tokens, source.directory, directory)
     if hasattr(config, KEPT_UNITS):  # so that transformers opens it without this package
-        shutil.copyfile(MODELING, directory / MODELING.name)
+        for path in MODELING_FILES:
+            shutil.copyfile(path, directory / path.name)
     (directory / PRUNING_RECORD).write_text(
         pruning_record.render_pruning_record(record), encoding="utf-8"
     )

@@ -1,4 +1,4 @@
-"""Pruned models as classes of transformers, which needs this file and no other of `compress`:
+"""Pruned models as classes of transformers, which needs this file and `modeling_tokens.py` alone:
 
     AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
 
@@ -19,6 +19,8 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+
+from .modeling_tokens import compute_one_token
 
 if int(transformers.__version__.partition(".")[0]) < 5:
     # Before, some attentions take the number of heads for the model's width over the heads' width.
@@ -293,6 +295,8 @@ class _Pruned(transformers.PreTrainedModel):
                 if kept < sublayer.units:
                     # Which ones does not matter, since the weights are loaded afterwards.
                     keep_units(self, sublayer, range(kept))
+        if getattr(config, "read_token", None):
+            compute_one_token(self, config.read_token)
 
     @classmethod
     def from_pretrained(

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers.utils import logging as hub_logging
 
+from compressor.model.modeling_tokens import ReadsOneToken
+
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -78,6 +80,35 @@ def fixed_outputs(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None
             del module.forward
             if forward is not None:  # libraries that offload weights set a forward of their own
                 module.forward = forward
+
+
+@contextmanager
+def computing_all_tokens(model: nn.Module) -> Iterator[None]:
+    """The last layer of an encoder computes all tokens, also those that no head reads."""
+    layers = [x for x in model.modules() if isinstance(x, ReadsOneToken) and not x.computes_all]
+    try:
+        for layer in layers:
+            layer.computes_all = True
+        yield
+    finally:
+        for layer in layers:
+            layer.computes_all = False
+
+
+def tokens_of(mask: Tensor, model: nn.Module, layer_path: str) -> Tensor:
+    """Which positions of a layer are real, from those of the input.
+
+    Args:
+        mask: [batch, tokens] bool.
+        layer_path: of a Transformer layer of the model.
+
+    Returns:
+        `mask`, or [batch, 1] bool where the layer computes one token alone.
+    """
+    layer = model.get_submodule(layer_path)
+    if isinstance(layer, ReadsOneToken) and not layer.computes_all:
+        return mask.any(1, keepdim=True)
+    return mask
 
 
 @contextmanager

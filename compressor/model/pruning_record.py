@@ -16,15 +16,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from compressor.errors import InputError
-from compressor.model import modeling_pruned
+from compressor.model import modeling_pruned, modeling_tokens
 from compressor.model.architecture import NEURONS
-from compressor.model.architectures import architecture_of
+from compressor.model.architectures import architecture_of, one_token_paths
 from compressor.model.reading import malformed, read_object
 from compressor.model.sublayers import Mask, kind_of
 
 PRUNING_RECORD = "units.json"
-KEPT_UNITS = "kept_units"
+KEPT_UNITS, READ_TOKEN = "kept_units", "read_token"
 MODELING = Path(modeling_pruned.__file__)
+MODELING_FILES = (MODELING, Path(modeling_tokens.__file__))  # which transformers needs
 
 
 @dataclass(frozen=True)
@@ -96,10 +97,13 @@ def pruned_config(model: Any, mask: Mask) -> Any:
         counts = {name: n for name, n in mask.counts().items() if kind_of(name) == paths.kind}
         kept = [counts[f"{paths.kind}.{index}"] for index in range(len(counts))]
         pruned.kept_units.append(entry.full_paths(paths) | {"kept": kept})
+    # Without a head the states of all tokens are what callers of transformers ask for.
+    if entry.head.ending and (paths := one_token_paths(model)) is not None:
+        pruned.read_token = paths
     return pruned
 
 
 def without_code(config: Any) -> None:
     """Drop from a configuration, in place, what makes transformers run the code beside it."""
-    for name in ("auto_map", KEPT_UNITS):
+    for name in ("auto_map", KEPT_UNITS, READ_TOKEN):
         vars(config).pop(name, None)

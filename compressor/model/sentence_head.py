@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from compressor.model.architecture import TokenRead
 from compressor.model.location import (
     PICKLE,
     WEIGHTS,
@@ -28,6 +29,7 @@ from compressor.model.location import (
     weight_files,
 )
 from compressor.model.modeling_pruned import pruned_class
+from compressor.model.modeling_tokens import computes_one_token
 from compressor.model.reading import first_line, read_settings, unsupported
 from compressor.model.sentence_settings import (
     EARLIER_MODES,
@@ -47,6 +49,8 @@ _ACTIVATIONS = {
 }
 _ACTIVATION, _TANH = "activation_function", "torch.nn.modules.activation.Tanh"
 _LEAST = 1e-9  # divisor of a mean over no tokens
+# Poolings that read one token of each row.
+_READ: dict[tuple[str, ...], TokenRead] = {("cls",): "first", ("lasttoken",): "last"}
 
 
 class DenseLayer(nn.Module):
@@ -89,9 +93,26 @@ class SentenceHead(nn.Module):
         self.settings = settings or SentenceSettings()
         self.width = min(width, self.settings.truncate or width)
 
-    def forward(self, hidden: Tensor, real: Tensor) -> Tensor:
-        """[batch, tokens, width], and [batch, tokens] bool of no padding -> [batch, numbers]"""
-        pooled = [_pool(mode, hidden, real[..., None]) for mode in self.pooling]
+    @property
+    def token_read(self) -> TokenRead | None:
+        """The token of which alone the embedding is made; None: of several, or of all."""
+        return _READ.get(self.pooling)
+
+    def forward(self, hidden: Tensor, real: Tensor | None) -> Tensor:
+        """Embeddings of a batch.
+
+        Args:
+            hidden: [batch, tokens, width]
+            real: [batch, tokens] bool, False for padding; None where `hidden` is of the token alone
+                that the head reads.
+
+        Returns:
+            [batch, numbers]
+        """
+        if real is None:
+            pooled = [hidden[:, 0]]
+        else:
+            pooled = [_pool(mode, hidden, real[..., None]) for mode in self.pooling]
         vectors = pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1)
         for layer in self.layers:
             vectors = layer(vectors)
@@ -120,7 +141,9 @@ class _EncoderWithHead(nn.Module):
         """As in transformers, and `logits`, the embeddings [batch, width]."""
         # The mask is of 1 and 0, or [batch, 1, 1, tokens] to be added to scores, 0 at real tokens.
         output = super().forward(attention_mask=attention_mask, **inputs)
-        real = attention_mask > 0 if attention_mask.dim() == 2 else attention_mask[:, 0, 0] >= 0
+        real = None
+        if not computes_one_token(self):
+            real = attention_mask > 0 if attention_mask.dim() == 2 else attention_mask[:, 0, 0] >= 0
         output["logits"] = self.get_submodule(HEAD)(output.last_hidden_state, real)
         return output
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import VerificationError
-from compressor.model.architectures import architecture_of
+from compressor.model.architectures import architecture_of, read_one_token
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.modeling_pruned import (
     BIAS_TABLE,
@@ -249,6 +249,7 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
     for name in entry.layer_lists:
         values = enumerate(getattr(config, name))
         setattr(config, name, [x for i, x in values if f"encoder.{i}" not in mask.dropped])
+    read_one_token(made)  # another layer may be the last one now
     sublayers = [x for x in checkpoint.layers if x.name in left.keep]
     return replace(checkpoint, model=made, layers=sublayers, mask=left)
 

@@ -39,7 +39,13 @@ from compressor.recovery import (
     Recovered,
     RecoveryJob,
 )
-from compressor.recovery.teacher import Teacher, difference, outputs_of, variances
+from compressor.recovery.teacher import (
+    Teacher,
+    block_tokens,
+    difference,
+    outputs_of,
+    variances,
+)
 from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
@@ -196,7 +202,8 @@ class Distillation(Problem):
         loss = task.divergence(task.predictions(logits), target) / task.loss_terms(whole)
         if not self.blocks:
             return loss
-        tokens = [int(task.token_mask(whole, block.kind).sum()) for block in self.blocks]
+        masks = (block_tokens(task, whole, self.student, block) for block in self.blocks)
+        tokens = [int(mask.sum()) for mask in masks]
         return loss + self.hidden * difference(states, target_states, self.variances, tokens)
 
     @torch.no_grad()

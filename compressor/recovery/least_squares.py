@@ -23,7 +23,13 @@ from torch.utils.hooks import RemovableHandle
 
 from compressor import parallel
 from compressor.importance.second_order import Moments, add_damping, require_finite
-from compressor.model.modes import fixed_outputs, hooks, is_normalization, shared_copy
+from compressor.model.modes import (
+    fixed_outputs,
+    hooks,
+    is_normalization,
+    shared_copy,
+    tokens_of,
+)
 from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Reconstruct, Recovered, RecoveryJob
 from compressor.tasks import Batch, Objective
@@ -81,7 +87,8 @@ def _gather(
     for number, batch in enumerate(pruned.batches):
         _, target = dense.observe(sublayer, number)
         inputs, stream = pruned.observe(sublayer, number)
-        real = pruned.task.token_mask(batch, sublayer.kind)
+        mask = pruned.task.token_mask(batch, sublayer.kind)
+        real = tokens_of(mask, pruned.model, sublayer.layer_path)
         # A sublayer without units has only its bias, although its stand-in has an input.
         width = module.in_features if isinstance(module, nn.Linear) else 0
         out = torch.tensor([row in held for row in batch.rows], device=real.device)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from compressor import parallel
 from compressor.model.architectures import architecture_of
-from compressor.model.modes import received, returned
+from compressor.model.modes import received, returned, tokens_of
 from compressor.model.sublayers import Sublayer
 from compressor.parallel import sharding
 from compressor.tasks import Batch, Objective
@@ -35,8 +35,13 @@ def outputs_of(
     for block in blocks:
         output = recorded[block.layer_path]
         stream = output[0] if isinstance(output, tuple) else output
-        states.append(chosen(stream, task.token_mask(batch.host, block.kind)))
+        states.append(chosen(stream, block_tokens(task, batch.host, model, block)))
     return chosen(logits, task.term_mask(batch.host)), states
+
+
+def block_tokens(task: Objective, host: Batch, model: nn.Module, block: Sublayer) -> Tensor:
+    """Which of the positions that a block of a model computes are real, [batch, tokens] bool."""
+    return tokens_of(task.token_mask(host, block.kind), model, block.layer_path)
 
 
 def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:
@@ -169,7 +174,7 @@ class Teacher:
             missing, computed = self._compute(others.to(logits.device))
             logits = _merged(known, logits, missing, _per_row(self.task.term_mask(batch.host)))
             hidden = tuple(
-                _merged(known, old, new, _per_row(self.task.token_mask(batch.host, block.kind)))
+                _merged(known, old, new, _per_row(self._tokens(batch.host, block)))
                 for block, old, new in zip(self.blocks, hidden, computed.hidden, strict=True)
             )
         return self.task.predictions(logits), hidden
@@ -181,7 +186,7 @@ class Teacher:
             return
         host = batch.host
         terms = _per_row(self.task.term_mask(host))
-        tokens = [_per_row(self.task.token_mask(host, block.kind)) for block in self.blocks]
+        tokens = [_per_row(self._tokens(host, block)) for block in self.blocks]
         hidden = [x.bfloat16().split(n) for x, n in zip(computed.hidden, tokens, strict=True)]
         read = computed.read if self.projection is None else _to_half(computed.read)
         # Views of the batch's tensors, unless some rows do not fit.
@@ -196,6 +201,9 @@ class Teacher:
                 return
             self.memory_left -= outputs.bytes
             kept[row] = outputs
+
+    def _tokens(self, host: Batch, block: Sublayer) -> Tensor:
+        return block_tokens(self.task, host, self.dense, block)
 
     def _compute(self, batch: Batch) -> tuple[Tensor, TeacherOutputs]:
         with received(self.projection) as read:
