@@ -21,6 +21,8 @@ from compressor.export.task_graphs import Batches, Network, TaskGraphs
 from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.export.verify import Compared, Expected, Spooled, logit_check, relative_difference
 from compressor.model.checkpoint import save_settings
+from compressor.model.modeling_tokens import computes_one_token
+from compressor.model.modes import computing_all_tokens
 from compressor.model.pruning_record import without_code
 from compressor.model.sentence_head import head_of, write_layout
 from compressor.model.sentence_settings import activation_of
@@ -76,7 +78,8 @@ class EncoderGraphs(TaskGraphs):
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         labels = self.task.label_names(network.model.config)
-        return {} if labels is None else {"labels": labels}
+        facts: dict[str, Any] = {} if labels is None else {"labels": labels}
+        return facts | {"reads_one_token": computes_one_token(network.model)}
 
     @torch.no_grad()
     def expect(self, model: nn.Module, directory: Path, batches: Batches) -> list[Expected]:
@@ -119,7 +122,13 @@ class EncoderGraphs(TaskGraphs):
     def export_layout(
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
-        model, outputs = network.model.eval(), self.optimum_outputs
+        model = network.model.eval()
+        # Its programs read the states of all tokens.
+        with computing_all_tokens(model):
+            return self._export_layout(network, directory, batches)
+
+    def _export_layout(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
+        model, outputs = network.model, self.optimum_outputs
         self._write_graph(network, directory, outputs)
         # A plain session, as in optimum: this layout has no `graphs.json` for the runtime.
         session = open_session(directory / MODEL)
@@ -152,7 +161,9 @@ class RegressionGraphs(EncoderGraphs):
     """One number per row."""
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
-        return {"activation": activation_of(network.model.config)}
+        return super().describe(network, directory) | {
+            "activation": activation_of(network.model.config)
+        }
 
 
 class RerankingGraphs(EncoderGraphs):
@@ -160,7 +171,10 @@ class RerankingGraphs(EncoderGraphs):
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         config: Any = network.model.config
-        return {"classes": config.num_labels, "activation": activation_of(config)}
+        return super().describe(network, directory) | {
+            "classes": config.num_labels,
+            "activation": activation_of(config),
+        }
 
 
 class QuestionAnsweringGraphs(EncoderGraphs):
@@ -177,7 +191,7 @@ class EmbeddingGraphs(EncoderGraphs):
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         head = head_of(network.model)
-        return {
+        return super().describe(network, directory) | {
             "width": head.width,
             "similarity": head.settings.similarity,
             "prompts": head.settings.prompts,

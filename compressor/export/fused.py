@@ -51,7 +51,8 @@ def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
         if any(node.op_type == "MatMul" for value in added for node in edit.ancestors(value)):
             return None
         (product,) = products
-        _fuse_attention(edit, softmax, product, added)
+        if not _has_one_query(edit, softmax):
+            _fuse_attention(edit, softmax, product, added)
     edit.drop_unread()
     _replace_shapes(edit)
     for node in list(edit.nodes):
@@ -127,6 +128,16 @@ def _fuse_attention(
     inputs = [f"{query}.rotated", f"{key}.rotated", value, "", LENGTHS, bias]
     node = edit.node("MultiHeadAttention", inputs, [mixed], **more, scale=1.0)
     edit.replace([last], last, split, *rotations, node)
+
+
+def _has_one_query(edit: GraphEdit, softmax: NodeProto) -> bool:
+    """Whether the layer computes one token alone: its query has a product of its own.
+
+    The operators for whole attentions take as many queries as keys, and there is little to gain.
+    """
+    mix = _only(edit.only_reader(softmax.output[0], "MatMul"))
+    split, *_ = _part(edit, mix.input[1])
+    return len(split.output) == 2  # of keys and values
 
 
 def _only(node: NodeProto | None) -> NodeProto:

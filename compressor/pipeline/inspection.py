@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from compressor.budgets.counts import Macs
 from compressor.budgets.units import UnitCosts
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.modeling_tokens import computes_one_token
 from compressor.model.sublayers import KINDS, UNITS_OF, Mask, Units
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.tasks import TASKS, Example, Task
@@ -183,4 +184,10 @@ def _shape(checkpoint: Checkpoint, mask: Mask) -> ModelShape:
     task, config = TASKS[checkpoint.task], checkpoint.model.config
     tokens = task.graphs.output_tokens(checkpoint)
     count = None if tokens is None else len(tokens)
-    return shape_of(task, config.to_dict(), mask.counts(), count)  # type: ignore[union-attr,operator]
+    return shape_of(
+        task,
+        config.to_dict(),  # type: ignore[union-attr,operator]
+        mask.counts(),
+        count,
+        one_token=computes_one_token(checkpoint.model),
+    )

@@ -84,6 +84,9 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderArtifact(Artifact):
+    # Whether the last layer computes only the token that the head reads.
+    reads_one_token: bool = False
+
     @property
     def outputs(self) -> int:
         """How many logits a row has, or a token."""
@@ -357,6 +360,12 @@ def count_output_tokens(directory: Path) -> int | None:
     """How many tokens the decoder of the artifact in `directory` scores; None for an encoder."""
     artifact = read_artifact(directory)
     return None if artifact.scored is None else len(open_output_tokens(directory, artifact).ids)
+
+
+def reads_one_token(directory: Path) -> bool:
+    """Whether the last layer of an artifact's encoder computes only what the head reads."""
+    artifact = read_artifact(directory)
+    return isinstance(artifact, EncoderArtifact) and artifact.reads_one_token
 
 
 def open_output_tokens(directory: Path, artifact: Artifact) -> OutputTokens:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.results import Throughput
-from compressor.runtime.artifact import GRAPH_DIRECTORY, count_output_tokens
+from compressor.runtime.artifact import GRAPH_DIRECTORY, count_output_tokens, reads_one_token
 from compressor.tasks import TASKS, Timed
 from compressor.throughput.hardware import cores
 from compressor.throughput.measure import Batch, Lengths, Workload, make_workloads, measure
@@ -139,7 +139,13 @@ class Bench:
     def ratios(self, config: Mapping[str, Any]) -> dict[Key, float]:
         """Multiply-adds of the first model over each other's, of each workload."""
         dense, *others = (
-            shape_of(self.task, config, subject.counts, count_output_tokens(subject.directory))
+            shape_of(
+                self.task,
+                config,
+                subject.counts,
+                count_output_tokens(subject.directory),
+                one_token=reads_one_token(subject.directory),
+            )
             for subject in self.subjects
         )
         ratios = {}

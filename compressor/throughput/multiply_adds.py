@@ -37,6 +37,7 @@ class ModelShape:
     head_on_tokens: bool = False  # whether these are of all tokens, or of the first one
     gated: bool = False  # whether feed-forward parts have two projections up
     position_products: int = 0  # products with positions that attention scores have
+    one_token: bool = False  # whether the last layer computes the token alone that the head reads
 
     @property
     def decodes(self) -> bool:
@@ -57,6 +58,7 @@ def shape_of(
     config: Mapping[str, Any],
     counts: Mapping[str, int],
     output_tokens: int | None = None,
+    one_token: bool = False,
 ) -> ModelShape:
     """The shape of a checkpoint from its `config.json`; raises InputError for an unsupported one.
 
@@ -64,6 +66,7 @@ def shape_of(
         counts: sublayer name (`encoder_self.0`, …) -> its number of units. All attention must be
             named; feed-forward parts that are not have all the configuration's neurons.
         output_tokens: how many tokens a decoder scores; None means its whole vocabulary.
+        one_token: whether an encoder's last layer computes one token alone.
     """
     entry = architecture(str(config.get("model_type", "unknown")))
     entry = entry.with_feed_forward(config.get("feed_forward_proj"))
@@ -91,6 +94,7 @@ def shape_of(
             head=task.head(config, width),
             head_on_tokens=task.head_on_tokens,
             position_products=entry.position_products(config),
+            one_token=one_token,
         )
     decoder_heads = heads("decoder_self")
     return replace(
@@ -110,12 +114,21 @@ def multiply_adds(shape: ModelShape, size: WorkSize) -> Counter[str]:
     work, width, rows = Counter[str](), shape.width, size.batch * size.source
     if shape.embedding != width:
         work["embeddings"] = rows * shape.embedding * width
-    for heads, ffn in zip(shape.encoder_heads, shape.encoder_ffn, strict=True):
+    layers = list(zip(shape.encoder_heads, shape.encoder_ffn, strict=True))
+    for number, (heads, ffn) in enumerate(layers, 1):
         inner = heads * shape.head_dim
-        work["encoder_self"] += _attention(rows, width, inner, rows * size.source, 3)
-        # Products with the positions of all distances.
-        work["encoder_self"] += shape.position_products * rows * 2 * size.source * inner
-        work["encoder_ffn"] += rows * width * ffn * (2 + shape.gated)
+        if shape.one_token and number == len(layers):
+            states = size.batch
+            # Keys and values of all tokens; products with positions of one query for each key.
+            work["encoder_self"] += rows * width * 2 * inner
+            work["encoder_self"] += _attention(states, width, inner, rows, 1)
+            work["encoder_self"] += shape.position_products * rows * inner
+        else:
+            states = rows
+            work["encoder_self"] += _attention(rows, width, inner, rows * size.source, 3)
+            # Products with the positions of all distances.
+            work["encoder_self"] += shape.position_products * rows * 2 * size.source * inner
+        work["encoder_ffn"] += states * width * ffn * (2 + shape.gated)
     if not shape.decodes:
         states = rows if shape.head_on_tokens else size.batch
         work["classifier"] = sum(states * inputs * outputs for inputs, outputs in shape.head)
@@ -124,8 +137,8 @@ def multiply_adds(shape: ModelShape, size: WorkSize) -> Counter[str]:
     work["cross"] = rows * width * 2 * shape.head_dim * sum(shape.cross_heads)
     rows = size.batch * size.target
     own_keys = size.batch * size.target * (size.target + 1) // 2
-    layers = zip(shape.decoder_heads, shape.cross_heads, shape.decoder_ffn, strict=True)
-    for heads, cross, ffn in layers:
+    steps = zip(shape.decoder_heads, shape.cross_heads, shape.decoder_ffn, strict=True)
+    for heads, cross, ffn in steps:
         inner, crossing = heads * shape.head_dim, cross * shape.head_dim
         work["decoder_self"] += _attention(rows, width, inner, own_keys, 3)
         work["cross"] += _attention(rows, width, crossing, rows * size.source, 1)
