@@ -363,12 +363,13 @@ def one_token_paths(model: nn.Module) -> dict[str, Any] | None:
         return None  # its graphs have products with positions for the first token alone
     (paths,) = (x for x in entry.sublayers if x.kind == "encoder_self")
     full = entry.full_paths(paths)
-    last = _depth(model, full["layer"].partition("{i}")[0]) - 1
+    stack, _, inner = full["layer"].partition("{i}")
+    inner = f"{inner}.".removeprefix(".")  # BERT's paths are those in a part of the layer
     return {
-        "layer": full["layer"].format(i=last),
-        "block": paths.block,
-        "inputs": full["inputs"],
-        "output": paths.output,
+        "layer": f"{stack}{_depth(model, stack) - 1}",
+        "block": inner + paths.block,
+        "inputs": [inner + path for path in full["inputs"]],
+        "output": inner + paths.output,
         "norm": entry.attention_norm,
         "head_width": getattr(config, entry.width) // getattr(config, entry.encoder.heads),
         "scores": entry.scores,
