@@ -20,14 +20,15 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from .modeling_tokens import compute_one_token
-
 if int(transformers.__version__.partition(".")[0]) < 5:
     # Before, some attentions take the number of heads for the model's width over the heads' width.
     raise ImportError(
         f"pruned models need transformers 5, and transformers {transformers.__version__} is "
         "installed; install transformers>=5"
     )
+
+
+from .modeling_tokens import compute_one_token  # of the version that was checked
 
 
 @dataclass(frozen=True)
