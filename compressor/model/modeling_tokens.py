@@ -21,6 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
+# How scores are made -> the name of the third argument of such an attention, if it has one.
+_THIRD = {"stack_bias": "position_bias", "disentangled": "output_attentions"}
+
 
 class Attended(NamedTuple):
     """What the one query attends to; it stands for the attention mask, which layers hand on."""
@@ -63,18 +66,19 @@ class OneQuery(nn.Module):
         hidden_states: Tensor,
         attention_mask: Attended | Tensor | None = None,
         position_bias: Any = None,
-        *args: Any,
         **kwargs: Any,
     ) -> Any:
         """[batch, 1, width] -> the block's output, [batch, 1, heads x head_width or width]
 
-        `position_bias`, the third argument of MPNet's, is [1 or batch, heads, queries, keys].
+        Args:
+            position_bias: whatever the block's third argument is; MPNet's is a bias of scores,
+                [1 or batch, heads, queries, keys].
         """
         if not isinstance(attention_mask, Attended):
             library: Any = super()
-            if position_bias is not None:
-                args = (position_bias, *args)
-            return library.forward(hidden_states, attention_mask, *args, **kwargs)
+            if self.scores in _THIRD:
+                kwargs[_THIRD[self.scores]] = position_bias
+            return library.forward(hidden_states, attention_mask=attention_mask, **kwargs)
         states, mask, place = attention_mask
         query, key, value = self._projected(hidden_states, states)
         scale, bias = self.head_width**-0.5, None

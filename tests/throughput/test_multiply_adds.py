@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from compressor.model.architectures import architecture_of, find_sublayers
+from compressor.model.architectures import architecture_of, find_sublayers, read_one_token
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import remove_units
 from compressor.tasks import TASKS
@@ -63,6 +63,18 @@ def test_macs_of_pruned_models_equal_torchs(name: str) -> None:
     else:
         ours = total_multiply_adds(shape, WorkSize(batch=3, source=7))
         assert ours == counted_macs(lambda: model(input_ids=torch.full((3, 7), 5)))
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "mpnet"])
+def test_a_last_layer_of_one_token_is_counted_as_torch_does(name: str) -> None:
+    model: Any = tiny_model(name).requires_grad_(False)
+    read_one_token(model)
+    model.set_attn_implementation("eager")
+    counts = Mask.full(find_sublayers(model)).counts()
+    shape = shape_of(CLASSIFICATION, model.config.to_dict(), counts, one_token=True)
+    counted = counted_macs(lambda: model(input_ids=torch.full((3, 7), 5)))
+    # The counter does not see the products of the kernel for the one query: scores, and values.
+    assert total_multiply_adds(shape, WorkSize(batch=3, source=7)) == counted + 2 * 3 * 7 * 32
 
 
 def test_products_with_positions_are_counted() -> None:
