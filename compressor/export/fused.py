@@ -201,7 +201,9 @@ def _replace_shapes(edit: GraphEdit) -> None:
         elif node.op_type == "Slice":  # the first rows, or columns, of a table
             table, start, end, axes, steps = [*node.input, "", ""][:5]
             first, axis, step = _numbers(edit, start, axes, steps)
-            if table in edit.constants and _is_length(edit, end) and (first, step) == ([0], [1]):
+            if (first, *_numbers(edit, end), step) in (([0], [1], [1]), ([0], [1], [])):
+                _gather(edit, node, table, edit.constant("first_entry", [0]), axis[0])
+            elif table in edit.constants and _is_length(edit, end) and (first, step) == ([0], [1]):
                 _gather(edit, node, table, _positions(edit), axis[0])
         elif node.op_type == "Expand":  # before operators that broadcast
             readers = edit.readers(value)
