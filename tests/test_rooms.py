@@ -17,7 +17,7 @@ from compressor.recovery import RECOVERIES
 from compressor.report import FORMATS
 from compressor.runtime.engines import ENGINES
 from compressor.tasks import TASKS
-from tests.structure import LIMITS, Package, room_of
+from tests.structure import LIMITS, MOST_ROOMS, ROOMS_ABOVE, Package, room_of
 
 # From the bottom up. A room imports from itself and from the lines above its own.
 ORDER = (
@@ -119,6 +119,14 @@ def test_functions_have_at_most_60_lines(package):
         if isinstance(node, ast.FunctionDef)
         and (lines := (node.end_lineno or 0) - node.lineno + 1) > 60
     } == set()
+
+
+def test_a_room_imports_few_others(package):
+    assert {
+        room: len(imported)
+        for room, imported in package.rooms.items()
+        if len(imported) > ROOMS_ABOVE.get(room, MOST_ROOMS)
+    } == {}
 
 
 def test_the_package_stays_simple(package):
