@@ -22,7 +22,7 @@ BUDGETS = {"Counts", "SteppedCounts", "Macs", "Speedup", "MaxDrop", "Penalty"}
 LIMITS = {
     "files over 400 lines": 0,
     "`fmt: skip` outside of literal tables": 44,
-    "assignments of three or more values at once": 79,
+    "assignments of three or more values at once": 76,
     "rooms at the top": 23,
     "loose modules at the top": 4,
     "`generates` read outside tasks/": 0,
@@ -40,6 +40,13 @@ def python_files(directory: Path) -> list[Path]:
 
 def lines_of(path: Path) -> int:
     return path.read_bytes().count(b"\n")
+
+
+def code_lines(function: ast.FunctionDef) -> int:
+    """Lines of a function without its docstring."""
+    first = function.body[0] if ast.get_docstring(function) is not None else None
+    docstring = 0 if first is None else (first.end_lineno or 0) - first.lineno + 1
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring
 
 
 class Package:

@@ -17,7 +17,7 @@ from compressor.recovery import RECOVERIES
 from compressor.report import FORMATS
 from compressor.runtime.engines import ENGINES
 from compressor.tasks import TASKS
-from tests.structure import LIMITS, MOST_ROOMS, ROOMS_ABOVE, Package, room_of
+from tests.structure import LIMITS, MOST_ROOMS, ROOMS_ABOVE, Package, code_lines, room_of
 
 # From the bottom up. A room imports from itself and from the lines above its own.
 ORDER = (
@@ -111,13 +111,12 @@ def test_no_other_room_compares_names_of_a_table(package, table):
     } == set()
 
 
-def test_functions_have_at_most_60_lines(package):
+def test_functions_have_at_most_60_lines_beside_their_docstrings(package):
     assert {
         f"{module}.{node.name}: {lines}"
         for module, nodes in package.nodes.items()
         for node in nodes
-        if isinstance(node, ast.FunctionDef)
-        and (lines := (node.end_lineno or 0) - node.lineno + 1) > 60
+        if isinstance(node, ast.FunctionDef) and (lines := code_lines(node)) > 60
     } == set()
 
 

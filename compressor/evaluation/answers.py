@@ -29,7 +29,7 @@ def answers(
     settings = task.answer_settings(rows)
     outputs: dict[int, list[str]] = {}  # number of the first row -> outputs
     done = 0
-    starts = parallel.dealt(range(0, rows.count, _CHUNK_ROWS))
+    starts = parallel.round_robin(range(0, rows.count, _CHUNK_ROWS))
     total = sum(min(_CHUNK_ROWS, rows.count - start) for start in starts)
     with one_warning_of_cut():
         for start in starts:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from compressor.evaluation.metric import Array, Labels, RowMetric, SumMetric, Texts
 from compressor.runtime.token_classifier import OUTSIDE
@@ -23,9 +24,11 @@ class _LabelMetric(SumMetric):
     def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
         """All [resamples, labels] -> [resamples]."""
 
+    @override
     def signature(self, labels: Labels) -> str:
         return f"labels:{len(labels or ())}|{self.definition}"
 
+    @override
     def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:
         seen = {text for texts in (references, *systems) for text in texts}
         number_of = {name: n for n, name in enumerate(sorted(set().union(*map(_split, seen))))}
@@ -39,6 +42,7 @@ class _LabelMetric(SumMetric):
         gold = hot(references)
         return [np.concatenate([x * gold, x, gold], axis=1) for x in map(hot, systems)]
 
+    @override
     def from_sums(self, sums: Array) -> Array:
         hits, predicted, gold = np.split(sums, 3, axis=1)
         return self.from_counts(hits, predicted, gold)
@@ -51,9 +55,11 @@ class Accuracy(_LabelMetric):
     definition = "scale:0-100"
     has_exact_test = True
 
+    @override
     def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
         return 100.0 * hits.sum(axis=1) / gold.sum(axis=1)
 
+    @override
     def right(self, statistics: Array) -> NDArray[np.bool_]:
         hits: Array = statistics[:, : statistics.shape[1] // 3]
         return hits.sum(axis=1) > 0
@@ -65,6 +71,7 @@ class MacroF1(_LabelMetric):
     name, label, unit = "macro_f1", "macro F1", "%"
     definition = "average:macro,labels seen|undefined:0|scale:0-100"
 
+    @override
     def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
         either = predicted + gold
         seen = either > 0  # predicted or gold at least once
@@ -78,6 +85,7 @@ class MicroF1(_LabelMetric):
     name, label, unit = "micro_f1", "micro F1", "%"
     definition = "average:micro|undefined:0|scale:0-100"
 
+    @override
     def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
         either = (predicted + gold).sum(axis=1)
         return 200.0 * hits.sum(axis=1) / np.maximum(either, 1.0)
@@ -90,6 +98,7 @@ class Matthews(_LabelMetric):
     definition = "multiclass:Gorodkin 2004|undefined:0|scale:-1-1"
     floor = 0.0
 
+    @override
     def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
         correct, rows = hits.sum(axis=1), gold.sum(axis=1)
         covariance = correct * rows - (predicted * gold).sum(axis=1)
@@ -112,9 +121,11 @@ class _TagMetric(RowMetric):
     unit = "%"
     wholes: ClassVar[tuple[int, ...]] = (1,)
 
+    @override
     def read(self, reference: str) -> list[str]:
         return reference.split()
 
+    @override
     def counts(self, answer: str, reference: list[str]) -> Sequence[float]:
         labels = answer.split()
         return self.of(labels + [OUTSIDE] * (len(reference) - len(labels)), reference)
@@ -123,6 +134,7 @@ class _TagMetric(RowMetric):
     def of(self, answer: list[str], reference: list[str]) -> Sequence[float]:
         """Counts of one sentence's labels, the right ones first."""
 
+    @override
     def from_sums(self, sums: Array) -> Array:
         whole = sums[:, list(self.wholes)].sum(axis=1)
         return 100.0 * len(self.wholes) * sums[:, 0] / np.maximum(whole, 1.0)
@@ -134,6 +146,7 @@ class EntityPrecision(_TagMetric):
     name, label = "entity_precision", "entity precision"
     definition = "entities:seqeval default|average:micro|undefined:0|scale:0-100"
 
+    @override
     def of(self, answer: list[str], reference: list[str]) -> Sequence[float]:
         predicted, gold = set(seqeval_entities(answer)), set(seqeval_entities(reference))
         return len(predicted & gold), len(predicted), len(gold)
@@ -159,6 +172,7 @@ class TokenAccuracy(_TagMetric):
     name, label = "token_accuracy", "token accuracy"
     definition = "words:all|scale:0-100"
 
+    @override
     def of(self, answer: list[str], reference: list[str]) -> Sequence[float]:
         return sum(map(str.__eq__, answer, reference)), len(reference)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from compressor.options.table import Table
 from compressor.results import Quality
@@ -101,6 +102,7 @@ class SumMetric(Metric):
     def from_sums(self, sums: Array) -> Array:
         """[resamples, statistics] -> [resamples]."""
 
+    @override
     def scores(self, statistics: Array, counts: Array) -> Array:
         return self.from_sums(counts @ statistics)
 
@@ -116,6 +118,7 @@ class RowMetric(SumMetric):
     def counts(self, answer: str, reference: Any) -> Sequence[float]:
         """The statistics of a row, given its parsed reference."""
 
+    @override
     def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:
         parsed = [self.read(reference) for reference in references]
         return [
@@ -131,9 +134,11 @@ class MeanMetric(RowMetric):
     def row_score(self, answer: str, reference: Any) -> float:
         """The score of an output, given its parsed reference, from 0 to 1."""
 
+    @override
     def counts(self, answer: str, reference: Any) -> Sequence[float]:
         return self.row_score(answer, reference), 1.0
 
+    @override
     def from_sums(self, sums: Array) -> Array:
         return 100.0 * sums[:, 0] / sums[:, 1]
 

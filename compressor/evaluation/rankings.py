@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
+from typing_extensions import override
 
 from compressor.evaluation.metric import Array, MeanMetric, Metric, Texts
 from compressor.tasks.rows import finite_numbers
@@ -27,10 +28,12 @@ class _Ranking(MeanMetric):
     def of(self, ranking: list[int], best: list[int]) -> float:
         """The score of a query's ranking; `best` has the most relevant text first, above 0."""
 
+    @override
     def read(self, reference: str) -> list[int]:
         relevance: list[int] = json.loads(reference)
         return relevance
 
+    @override
     def row_score(self, answer: str, reference: list[int]) -> float:
         return self.of(self.read(answer), reference)
 
@@ -55,6 +58,7 @@ class Ndcg(_Ranking):
     name, label = f"ndcg@{CUT}", f"nDCG@{CUT}"
     definition = f"gain:linear|discount:log2|{_Ranking.definition}"
 
+    @override
     def of(self, ranking: list[int], best: list[int]) -> float:
         return _dcg(ranking) / _dcg(best)
 
@@ -64,6 +68,7 @@ class ReciprocalRank(_Ranking):
 
     name, label = f"mrr@{CUT}", f"MRR@{CUT}"
 
+    @override
     def of(self, ranking: list[int], best: list[int]) -> float:
         return next((1 / rank for rank, gain in enumerate(ranking[:CUT], 1) if gain), 0.0)
 
@@ -73,6 +78,7 @@ class AveragePrecision(_Ranking):
 
     name, label = "map", "MAP"
 
+    @override
     def of(self, ranking: list[int], best: list[int]) -> float:
         ranks = [rank for rank, gain in enumerate(ranking, 1) if gain]
         return sum(count / rank for count, rank in enumerate(ranks, 1)) / len(ranks)
@@ -98,6 +104,7 @@ class _Correlation(Metric):
         right = np.array(references, dtype=np.float64)
         return [np.stack([np.array(finite_numbers(x)), right], axis=1) for x in systems]
 
+    @override
     def scores(self, statistics: Array, counts: Array) -> Array:
         first, second = (self.centered(column, counts) for column in statistics.T)
         covariance = (first * second * counts).sum(axis=1)
@@ -111,6 +118,7 @@ class Spearman(_Correlation):
     name, label = "spearman", "Spearman"
     definition = f"ties:mean rank|{_Correlation.definition}"
 
+    @override
     def centered(self, values: Array, counts: Array) -> Array:
         order = np.argsort(values, kind="stable")
         first = np.flatnonzero(np.r_[True, np.diff(values[order]) != 0])  # of each run of ties
@@ -126,6 +134,7 @@ class Pearson(_Correlation):
 
     name, label = "pearson", "Pearson"
 
+    @override
     def centered(self, values: Array, counts: Array) -> Array:
         # The overall mean is subtracted first, for precision; differences within rounding are 0.
         shifted = values - values.mean()

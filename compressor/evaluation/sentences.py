@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from typing_extensions import override
 
 from compressor.errors import EnvironmentProblem, UsageError, did_you_mean
 from compressor.evaluation.metric import Array, Labels, SumMetric, Texts
@@ -31,6 +32,7 @@ class _SacreBleu(SumMetric):
     def implementation(self, references: Texts) -> Metric:
         """sacreBLEU's metric object with one reference per sentence."""
 
+    @override
     def signature(self, labels: Labels) -> str:
         return str(self.implementation(["any"]).get_signature())
 
@@ -47,6 +49,7 @@ class _SacreBleu(SumMetric):
                 table.extend(metric._extract_corpus_statistics(outputs[rows], None))
         return [np.array(table, dtype=np.float64) for table in tables]
 
+    @override
     def score(self, statistics: Array, counts: Array) -> float:
         sums = [int(total) for total in counts @ statistics]
         return float(self.implementation(["any"])._compute_score_from_stats(sums).score)
@@ -58,6 +61,7 @@ class Bleu(_SacreBleu):
     name, label = "bleu", "BLEU"
     advice = "give another --bleu-tokenizer, more rows, or a model that is good at them"
 
+    @override
     def implementation(self, references: Texts) -> Metric:
         from sacrebleu.metrics import BLEU
 
@@ -92,6 +96,7 @@ class Bleu(_SacreBleu):
             f"{why}; choose another with --bleu-tokenizer"
         )
 
+    @override
     def require_tokenizer(self, name: str) -> None:
         from sacrebleu.metrics import BLEU
 
@@ -131,6 +136,7 @@ class Chrf(_SacreBleu):
 
     name, label = "chrf", "chrF"
 
+    @override
     def implementation(self, references: Texts) -> Metric:
         from sacrebleu.metrics import CHRF
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from compressor.errors import EnvironmentProblem
 from compressor.evaluation.metric import Array, Labels, MeanMetric, Texts
@@ -98,10 +99,12 @@ class _AnswerMetric(MeanMetric):
     def fit(self, answer: list[str], gold: list[str]) -> float:
         """The score of an answer for one correct answer, both as words."""
 
+    @override
     def signature(self, labels: Labels) -> str:
         how = "words:characters" if self.tokenizer else "definition:SQuAD 2.0"
         return f"{how}|scale:0-100"
 
+    @override
     def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
         texts = (text for reference in references for text, _ in answers_of(reference))
         for script, share in shares(texts).items():
@@ -120,6 +123,7 @@ class _AnswerMetric(MeanMetric):
         answers = [self.words(text) for text, _ in answers_of(reference)]
         return [answer for answer in answers if answer] or [[]]
 
+    @override
     def row_score(self, answer: str, reference: list[list[str]]) -> float:
         return max(self.fit(self.words(answer), one) for one in reference)
 
@@ -130,9 +134,11 @@ class ExactMatch(_AnswerMetric):
     name, label = "exact_match", "exact match"
     has_exact_test = True
 
+    @override
     def fit(self, answer: list[str], gold: list[str]) -> float:
         return float(answer == gold)
 
+    @override
     def right(self, statistics: Array) -> NDArray[np.bool_]:
         return statistics[:, 0] > 0
 
@@ -142,6 +148,7 @@ class AnswerF1(_AnswerMetric):
 
     name, label = "answer_f1", "answer F1"
 
+    @override
     def fit(self, answer: list[str], gold: list[str]) -> float:
         if not answer or not gold:
             return float(answer == gold)
@@ -165,6 +172,7 @@ class _Rouge(MeanMetric):
     variant: ClassVar[str]  # its name in rouge-score
     deals, floor_rows = 1, 2_000  # as for translations
 
+    @override
     def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
         for script, share in shares(references).items():
             if script != LATIN:
@@ -175,9 +183,11 @@ class _Rouge(MeanMetric):
                 )
         return "", ""
 
+    @override
     def require_package(self) -> None:
         _package()
 
+    @override
     def signature(self, labels: Labels) -> str:
         how = "stemmer:porter|tokens:a-z0-9"
         if self.tokenizer:
@@ -189,6 +199,7 @@ class _Rouge(MeanMetric):
         tokenizer = SimpleNamespace(tokenize=words) if self.tokenizer else None
         return _package()[0].RougeScorer([self.variant], use_stemmer=True, tokenizer=tokenizer)
 
+    @override
     def row_score(self, answer: str, reference: str) -> float:
         return float(self._scorer.score(reference, answer)[self.variant].fmeasure)
 
@@ -212,6 +223,7 @@ class RougeLsum(_Rouge):
 
     name, variant, label = "rougelsum", "rougeLsum", "ROUGE-Lsum"
 
+    @override
     def signature(self, labels: Labels) -> str:
         return f"sentences:lines|{super().signature(labels)}"
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
+from typing_extensions import override
 
 from compressor.budgets.units import MULTIPLES, Multiples
 from compressor.errors import UsageError
@@ -58,9 +59,11 @@ class LearnedMask(UnitMethod):
     @abstractmethod
     def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates: ...
     @property
+    @override
     def trained_weights(self) -> TrainedWeights:
         return self.train_weights
 
+    @override
     def check_size(self, keep: Mapping[str, int], full: Mask) -> None:
         gates = sum(full.total(pool) for pool in keep)  # only units of these pools have gates
         if self.most_units is not None and gates > self.most_units:
@@ -78,6 +81,7 @@ class HardConcrete(LearnedMask):
     name: ClassVar[str] = "hard-concrete"
     takes_penalty: ClassVar[bool] = True
 
+    @override
     def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates:
         from compressor.learned_masks.hard_concrete_gates import HardConcreteGates
 
@@ -94,6 +98,7 @@ class Subset(LearnedMask):
         "gumbel", help="subset: gumbel or straight-through."
     )
 
+    @override
     def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates:
         from compressor.learned_masks.subset_gates import SubsetGates
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from compressor import parallel
 from compressor.learned_masks.base import GateLayout, Gates
@@ -126,6 +127,7 @@ class HardConcreteGates(Gates):
         self.lagrangian = Lagrangian(layout, device) if penalty is None else None
         self.rate = learning_rate or LEARNING_RATE
 
+    @override
     def groups(self) -> list[dict[str, Any]]:
         constant = {"decay": False, "weight_decay": 0.0, "clip": float("inf")}
         groups = [{"params": [self.values], "lr": self.rate, **constant}]
@@ -134,6 +136,7 @@ class HardConcreteGates(Gates):
             groups.append({"params": multipliers, "lr": MULTIPLIER_RATE, **constant})
         return groups
 
+    @override
     def tensors(self) -> dict[str, Tensor]:
         lagrangian = self.lagrangian
         if lagrangian is None:
@@ -141,6 +144,7 @@ class HardConcreteGates(Gates):
         learned = {"multipliers": lagrangian.multipliers, "sensitivity": lagrangian.sensitivity}
         return super().tensors() | learned
 
+    @override
     def draw(self, progress: float) -> Tensor:
         uniform = moved_to(self.values.device, torch.rand(self.layout.total))
         gates = sample(self.values, uniform)
@@ -148,10 +152,12 @@ class HardConcreteGates(Gates):
             gates.register_hook(self.lagrangian.observe)
         return gates
 
+    @override
     def take_step(self) -> None:
         if self.lagrangian is not None:
             self.lagrangian.take_step()
 
+    @override
     def without_noise(self, progress: float) -> Tensor:
         return expected_gate(self.values)
 
@@ -159,26 +165,31 @@ class HardConcreteGates(Gates):
         """Expected number of open gates of each pool, [pools]; none counts below its floor."""
         return self.layout.count(open_probability(self.values))
 
+    @override
     def penalty(self, progress: float) -> Tensor:
         if self.lagrangian is None:
             assert self.per_head is not None
             return self.per_head * self.expected().sum()
         return self.lagrangian.penalty(self.expected(), progress)
 
+    @override
     def mask_penalty(self, mask: Mask) -> float:
         return 0.0 if self.per_head is None else self.per_head * mask.count()
 
+    @override
     def mask(self) -> Mask:
         if self.lagrangian is not None:
             return super().mask()
         log_alpha = self.values.detach().cpu()
         return self.layout.mask_of(log_alpha, log_alpha > 0)  # 1 is then more probable than 0
 
+    @override
     def converged(self, progress: float) -> bool:
         if self.lagrangian is None:
             return progress >= EVALUATED_FROM
         return self.lagrangian.reached(self.expected().detach(), progress)
 
+    @override
     def status(self, progress: float) -> str:
         expected = self.expected().tolist()
         if self.lagrangian is None:
@@ -193,6 +204,7 @@ class HardConcreteGates(Gates):
             )
         )
 
+    @override
     def signature(self) -> str:
         goal = "lagrangian" if self.per_head is None else f"penalty:{self.per_head:g}"
         return f"{goal}|start:{START:g}|gate-learning-rate:{self.rate:g}"

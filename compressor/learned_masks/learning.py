@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from compressor import parallel
 from compressor.budgets.units import NEURONS
@@ -17,7 +18,7 @@ from compressor.importance import TrainedWeights
 from compressor.learned_masks import Learned, LearnedMask, LearningJob
 from compressor.learned_masks.base import GateLayout, Gates, distance_from_hard
 from compressor.model.architectures import layer_paths
-from compressor.model.modes import masks_unread
+from compressor.model.modes import skip_mask_inspection
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import gated
 from compressor.parallel import sharding
@@ -128,6 +129,7 @@ class GatedModel(Problem):
         for parameter in model.parameters():
             parameter.requires_grad_(id(parameter) in kept)
 
+    @override
     def groups(self) -> list[dict[str, Any]]:
         # Weight matrices with weight decay, biases and normalization without.
         matrices = [p for p in self.parameters.values() if p.dim() > 1]
@@ -138,15 +140,19 @@ class GatedModel(Problem):
         ]
         return [group for group in groups if group["params"]]
 
+    @override
     def tensors(self) -> dict[str, Tensor]:
         return {f"weights.{name}": parameter for name, parameter in self.parameters.items()}
 
+    @override
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
         return self.loss_with(batch, self.gates, whole)
 
+    @override
     def validate(self, progress: float) -> float:
         return self.held_out_loss(self.gates)
 
+    @override
     def status(self) -> str:
         return "weights on the final mask"
 
@@ -154,7 +160,7 @@ class GatedModel(Problem):
         """Loss as in `Problem`; with dropout if weights are trained, as in fine-tuning."""
         self.model.train(bool(self.parameters))
         gating = gated(self.model, self.layout.gated, self.layout.split(gates))
-        with gating, masks_unread(self.device):
+        with gating, skip_mask_inspection(self.device):
             loss: Tensor = self.task.loss(self.model, batch)
         return loss / self.task.loss_terms((whole or batch).host)
 
@@ -176,21 +182,26 @@ class LearnGates(Problem):
         self.gated_model, self.gates = gated_model, gates
         self._progress = 0.0
 
+    @override
     def groups(self) -> list[dict[str, Any]]:
         return self.gates.groups() + self.gated_model.groups()
 
+    @override
     def tensors(self) -> dict[str, Tensor]:
         return self.gates.tensors() | self.gated_model.tensors()
 
+    @override
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
         loss = self.gated_model.loss_with(batch, self.gates.draw(progress), whole)
         terms = self.gated_model.task.loss_terms
         share = 1.0 if whole is None else terms(batch.host) / terms(whole.host)
         return loss + self.gates.penalty(progress) * share
 
+    @override
     def take_step(self) -> None:
         self.gates.take_step()
 
+    @override
     def validate(self, progress: float) -> float | None:
         self._progress = progress
         if not self.gates.converged(progress):
@@ -200,6 +211,7 @@ class LearnGates(Problem):
         return value + self.gates.mask_penalty(mask)
 
     @torch.no_grad()
+    @override
     def status(self) -> str:
         largest, mean = distance_from_hard(self.gates.without_noise(self._progress))
         return (

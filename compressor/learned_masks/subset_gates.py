@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from compressor.learned_masks.base import GateLayout, Gates, UnitGroup
 from compressor.tasks.batching import moved_to
@@ -93,12 +94,14 @@ class SubsetGates(Gates):
     def temperature(self, progress: float) -> float:
         return float(HOT * (COLD / HOT) ** min(1.0, progress / COOLED))
 
+    @override
     def groups(self) -> list[dict[str, Any]]:
         # As the temperature falls, gradients become rare and large, and steps of Adam more random,
         # so the learning rate decays.
         rate = {"lr": self.rate, "decay": True, "weight_decay": 0.0, "clip": float("inf")}
         return [{"params": [self.values], **rate}]
 
+    @override
     def draw(self, progress: float) -> Tensor:
         noise = torch.empty(self.layout.total).exponential_().log().neg()  # standard Gumbel
         scores = self.values + moved_to(self.values.device, noise)
@@ -108,16 +111,20 @@ class SubsetGates(Gates):
         hard = self.layout.flat(self.layout.exact_mask(scores)).to(relaxed.device)
         return hard + (relaxed - relaxed.detach())  # `hard` exactly, with the gradient of `relaxed`
 
+    @override
     def without_noise(self, progress: float) -> Tensor:
         return relaxed_subset(self.values, self.rounds, self.temperature(progress))
 
+    @override
     def converged(self, progress: float) -> bool:
         return progress >= COOLED
 
+    @override
     def status(self, progress: float) -> str:
         kept = sum(pool.count for pool in self.layout.pools.values())
         return f"{kept} of {self.layout.total} heads, temperature {self.temperature(progress):.3g}"
 
+    @override
     def signature(self) -> str:
         return (
             f"estimator:{self.estimator}|temperature:{HOT:g}-{COLD:g}"

@@ -81,7 +81,7 @@ def fixed_outputs(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None
 
 
 @contextmanager
-def masks_unread(device: str) -> Iterator[None]:
+def skip_mask_inspection(device: str) -> Iterator[None]:
     """On a GPU, transformers does not look whether masks hide anything: the host would wait."""
     if not device.startswith("cuda"):
         yield
@@ -111,7 +111,7 @@ def hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 
 @contextmanager
-def returned(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]:
+def record_outputs(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]:
     """The outputs of modules while the context lasts, by path, in the order in which they run."""
     outputs: dict[str, Any] = {}
 
@@ -125,7 +125,7 @@ def returned(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]
 
 
 @contextmanager
-def received(module: nn.Module | None) -> Iterator[list[Tensor]]:
+def record_inputs(module: nn.Module | None) -> Iterator[list[Tensor]]:
     """The first input of each run of a module while the context lasts; empty for None."""
     inputs: list[Tensor] = []
     watched = [] if module is None else [module]

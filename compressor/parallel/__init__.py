@@ -79,7 +79,7 @@ def shard(examples: Sequence[Value]) -> Sequence[Value]:
     return [examples[i] for i in sorted(mine)]
 
 
-def dealt(items: Sequence[Value]) -> Sequence[Value]:
+def round_robin(items: Sequence[Value]) -> Sequence[Value]:
     """The items of this rank, assigned in turn."""
     return items[_ranks.rank :: _ranks.size]
 

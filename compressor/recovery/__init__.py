@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
+from typing_extensions import override
+
 from compressor.options.bounds import MOST_BEAMS, Count, NonNegative, Positive
 from compressor.options.declare import Options, option
 from compressor.options.table import Table, opened
@@ -146,16 +148,20 @@ class Distill(RecoveryMethod):
     )
 
     @property
+    @override
     def extra_text(self) -> ExtraText | None:
         return None if self.text is None else ExtraText(Path(self.text), self.beams)
 
     @property
+    @override
     def earlier(self) -> Path | None:
         return None if self.start is None else Path(self.start)
 
+    @override
     def with_precision(self, precision: Precision | None) -> Distill:
         return self.model_copy(update={"precision": self.precision or precision})
 
+    @override
     def on_device(self, device: str) -> Distill:
         on_gpu = device != "cpu"
         # On processors, with a text, the task decides on the rows.
@@ -163,6 +169,7 @@ class Distill(RecoveryMethod):
         decided = self.model_copy(update={"batch": self.batch or usual})
         return decided.with_precision("bf16" if on_gpu else "fp32")
 
+    @override
     def for_task(self, task: Task) -> Distill:
         usual = MUON_BATCH_ROWS if self.text is not None and task.muon_on_text else BATCH_ROWS
         return self.model_copy(update={"batch": self.batch or usual})

@@ -22,12 +22,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from compressor import parallel
 from compressor.errors import InputError
 from compressor.model.architectures import layer_paths
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.modes import masks_unread
+from compressor.model.modes import skip_mask_inspection
 from compressor.model.sublayers import Mask, by_layer
 from compressor.model.surgery import names_without_skipped
 from compressor.parallel import sharding
@@ -177,20 +178,24 @@ class Distillation(Problem):
         for parameter in self._parameters.values():
             parameter.requires_grad_(True)
 
+    @override
     def groups(self) -> list[dict[str, object]]:
         layers = layer_paths(self.student) if by_muon(self.job) else ()
         weights = self._parameters.values()
         return parameter_groups(self.student, weights, layers, self.learning_rate, self.precision)
 
+    @override
     def tables(self) -> list[Tensor]:
         return [table.weight for table in embedding_tables(self.student)]
 
+    @override
     def tensors(self) -> dict[str, Tensor]:
         return dict(self._parameters)
 
+    @override
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
         task, whole, device = self.job.task, (whole or batch).host, self.job.device
-        with products_in(self.precision, device), masks_unread(device):
+        with products_in(self.precision, device), skip_mask_inspection(device):
             target, target_states = self.teacher.outputs(batch)
             logits, states = outputs_of(self.student, task, batch, self.blocks)
         loss = task.divergence(task.predictions(logits), target) / task.loss_terms(whole)
@@ -200,6 +205,7 @@ class Distillation(Problem):
         return loss + self.hidden * difference(states, target_states, self.variances, tokens)
 
     @torch.no_grad()
+    @override
     def validate(self, progress: float) -> float:
         task, divergence = self.job.task, 0.0
         for batch in self.held:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from compressor import parallel
-from compressor.importance.second_order import Moments, add_damping, require_finite
+from compressor.importance.statistics import Moments, add_damping, require_finite
 from compressor.model.modes import fixed_outputs, hooks, is_normalization, shared_copy
 from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Reconstruct, Recovered, RecoveryJob

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from compressor import parallel
 from compressor.model.architectures import architecture_of
-from compressor.model.modes import received, returned
+from compressor.model.modes import record_inputs, record_outputs
 from compressor.model.sublayers import Sublayer
 from compressor.parallel import sharding
 from compressor.tasks import Batch, Objective
@@ -29,7 +29,7 @@ def outputs_of(
     model: nn.Module, task: Objective, batch: Batch, blocks: Sequence[Sublayer]
 ) -> tuple[Tensor, list[Tensor]]:
     """Logits [loss terms, any], and the hidden states after each block, [real tokens, width]."""
-    with returned(model, [block.layer_path for block in blocks]) as recorded:
+    with record_outputs(model, [block.layer_path for block in blocks]) as recorded:
         logits = task.logits(model, batch)
     states = []
     for block in blocks:
@@ -198,7 +198,7 @@ class Teacher:
             kept[row] = outputs
 
     def _compute(self, batch: Batch) -> tuple[Tensor, TeacherOutputs]:
-        with received(self.projection) as read:
+        with record_inputs(self.projection) as read:
             logits, states = outputs_of(self.dense, self.task, batch, self.blocks)
         terms = chosen(read[-1], self.task.term_mask(batch.host)) if read else logits
         return logits, TeacherOutputs(terms, tuple(states))

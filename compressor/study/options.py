@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
+from typing_extensions import override
 
 from compressor.importance import METHODS, ScoringMethod
 from compressor.options.assemble import Chosen, Request
@@ -140,6 +141,7 @@ class TrainingStudy(MeasuringStudy):
     method: Method = _METHOD
     points: Percentages = option(list(range(0, 100, 20)), help=_POINTS_HELP)
 
+    @override
     def checkpoints(self) -> list[ModelSection]:
         return [self.model.model_copy(update={"path": one}) for one in self.model.path]
 

@@ -10,13 +10,8 @@ import torch
 
 from compressor.budgets.units import select
 from compressor.importance import SecondOrder
-from compressor.importance.second_order import (
-    DAMPING,
-    Moments,
-    block_removal_order,
-    collect_statistics,
-    removal_order,
-)
+from compressor.importance.second_order import DAMPING, block_removal_order, removal_order
+from compressor.importance.statistics import Moments, collect_statistics
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
