@@ -24,7 +24,8 @@ from compressor.model.surgery import gated
 from compressor.parallel import sharding
 from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
-from compressor.training.loop import Problem, Schedule, Trained, train
+from compressor.training.loop import Problem, Schedule, train
+from compressor.training.state import Trained
 
 FITTING = 0.25  # share of the epochs for fine-tuning trained weights with the final mask
 _NOTABLE = 0.05  # relative change of the loss by making the gates hard, which the report mentions
@@ -32,6 +33,10 @@ _NOTABLE = 0.05  # relative change of the loss by making the gates hard, which t
 
 @sharding.noticing_lost_ranks()
 def run(method: LearnedMask, job: LearningJob) -> Learned:
+    """Train the gates, decide on the mask, and fit trained weights to it; see `learn`.
+
+    Fitting that does not lower the loss on the held-out rows is undone.
+    """
     gates = method.make_gates(GateLayout(job.layers, job.keep, job.floors, job.multiples), job)
     began = time.perf_counter()
     rows, held = hold_out(job.examples, job.seed)
@@ -94,7 +99,13 @@ def _model(method: LearnedMask, job: LearningJob) -> Iterator[nn.Module]:
 
 
 def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.Parameter]:
-    """The weights to train, by name; `encoder` is without those that a decoder or a head shares."""
+    """The weights to train, by name.
+
+    Args:
+        model: in which some parameters may be frozen already.
+        which: `encoder` is a translator's encoder without what its decoder shares (embeddings), so
+            that the decoder stays as it is; of an encoder with a head it is all but the head.
+    """
     if which == "none":
         return {}
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -109,7 +120,17 @@ def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.
 
 
 class GatedModel(Problem):
-    """The model to train, and its loss with some gates; as a `Problem`, with the final mask."""
+    """The model to train, and its loss with some gates.
+
+    As a `Problem` it is the training of the weights alone, with the final mask.
+
+    Args:
+        model: on the job's device; only the trained weights require gradients.
+        layout: the position of each unit's gate.
+        options: which weights are trained, at what rate.
+        job: the task and the device.
+        held: this rank's batches to validate on.
+    """
 
     gates: Tensor  # of the final mask
 
@@ -121,8 +142,11 @@ class GatedModel(Problem):
         job: LearningJob,
         held: Sequence[Batch],
     ) -> None:
-        self.model, self.layout, self.held = model, layout, held
-        self.task, self.device = job.task, job.device
+        self.model = model
+        self.layout = layout
+        self.held = held
+        self.task = job.task
+        self.device = job.device
         self.rate = options.learning_rate or job.task.learning_rate
         self.parameters = trained_parameters(model, options.train_weights)
         kept = {id(parameter) for parameter in self.parameters.values()}
@@ -157,7 +181,15 @@ class GatedModel(Problem):
         return "weights on the final mask"
 
     def loss_with(self, batch: Batch, gates: Tensor, whole: Batch | None = None) -> Tensor:
-        """Loss as in `Problem`; with dropout if weights are trained, as in fine-tuning."""
+        """Loss as in `Problem`, with some gates.
+
+        If weights are trained, with dropout, as in fine-tuning.
+
+        Args:
+            batch: on the device.
+            gates: [n].
+            whole: the larger batch that this is a part of, if it is one.
+        """
         self.model.train(bool(self.parameters))
         gating = gated(self.model, self.layout.gated, self.layout.split(gates))
         with gating, skip_mask_inspection(self.device):
@@ -166,6 +198,11 @@ class GatedModel(Problem):
 
     @torch.no_grad()
     def held_out_loss(self, gates: Tensor) -> float:
+        """Mean loss on the held-out rows of all ranks, without dropout, in nats per loss term.
+
+        Args:
+            gates: [n].
+        """
         total, terms = 0.0, 0
         self.model.eval()
         with gated(self.model, self.layout.gated, self.layout.split(gates)):
@@ -178,6 +215,8 @@ class GatedModel(Problem):
 
 
 class LearnGates(Problem):
+    """The training of gates, and of weights along with them, validated with the hard mask."""
+
     def __init__(self, gated_model: GatedModel, gates: Gates) -> None:
         self.gated_model, self.gates = gated_model, gates
         self._progress = 0.0
@@ -223,7 +262,17 @@ class LearnGates(Problem):
 def _harden(
     gated_model: GatedModel, gates: Gates, trained: Trained, epochs: int
 ) -> tuple[float, list[str]]:
-    """The held-out loss with the hard mask, and sentences on it."""
+    """Compare the relaxed gates with the hard mask.
+
+    Args:
+        gated_model: the model, with the best weights.
+        gates: with the best values.
+        trained: the training of the gates.
+        epochs: of the whole training of the gates.
+
+    Returns:
+        The held-out loss with the hard mask, in nats per term, and sentences for the report.
+    """
     done = (trained.best_epoch or trained.history[-1]["epoch"]) / epochs
     with torch.no_grad():
         relaxed = gates.without_noise(done)

@@ -34,10 +34,15 @@ _OUTSIDE = -1e30  # a logit with probability 0; an infinite one would make NaN g
 
 
 def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) -> list[Tensor]:
-    """The groups that select one element each: [groups, n] bool for each round, True at members.
+    """Plan which groups select one element each, round by round.
 
-    `layers`, with the least number of units each keeps, select first. `pools` are each the union of
-    some layers, with its number of kept units; n is `total`.
+    Args:
+        layers: with the least number of units each keeps; they select first.
+        pools: each the union of some layers, with its number of kept units.
+        total: number of units, n.
+
+    Returns:
+        For each round [groups, n] bool; a group's row is True at its members.
     """
     by_round = [
         [layer.members for layer in layers if layer.count > turn]
@@ -59,7 +64,18 @@ def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) 
 
 
 def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -> Tensor:
-    """Gates [n] of noisy scores [n] that sum to the number of elements that `plan` selects."""
+    """Relaxed gates that sum to the number of elements that a plan selects.
+
+    A gate can exceed 1 while the temperature is high.
+
+    Args:
+        scores: noisy, [n].
+        plan: from `rounds`; without any round all gates are 0.
+        temperature: above 0; the lower, the nearer gates are to 0 and 1.
+
+    Returns:
+        [n], differentiable in `scores`.
+    """
     gates = scores * 0  # part of the autograd graph also without rounds
     for rows in plan:
         logits = torch.where(rows, scores / temperature, _OUTSIDE)  # [groups, n]
@@ -70,7 +86,11 @@ def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -
 
 
 def _log_rest(logits: Tensor, share: Tensor) -> Tensor:
-    """log(1 - p) [groups, n], at least LOG_TINY; of the largest p by the sum of all others."""
+    """log(1 - p), [groups, n], at least LOG_TINY, also where p is 1 within rounding.
+
+    For the largest p in a row, 1 - p is computed as the sum of all others: the subtraction would
+    lose its digits.
+    """
     largest = torch.zeros_like(logits, dtype=torch.bool)
     largest.scatter_(-1, logits.argmax(-1, keepdim=True), True)
     others = torch.logsumexp(logits.masked_fill(largest, _OUTSIDE), -1, keepdim=True)
@@ -80,7 +100,15 @@ def _log_rest(logits: Tensor, share: Tensor) -> Tensor:
 
 
 class SubsetGates(Gates):
-    """Gates with a weight each, [n]."""
+    """Gates with a weight each, [n].
+
+    Args:
+        layout: the position of each unit's gate.
+        device: where the weights are.
+        estimator: `gumbel` for relaxed gates, `straight-through` for hard ones with the gradient of
+            relaxed ones.
+        learning_rate: of the weights; None for `LEARNING_RATE`.
+    """
 
     def __init__(
         self, layout: GateLayout, device: str, estimator: str, learning_rate: float | None
@@ -92,6 +120,7 @@ class SubsetGates(Gates):
         self.rate = learning_rate or LEARNING_RATE
 
     def temperature(self, progress: float) -> float:
+        """The temperature at this point: it falls geometrically from HOT to COLD."""
         return float(HOT * (COLD / HOT) ** min(1.0, progress / COOLED))
 
     @override

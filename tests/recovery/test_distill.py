@@ -15,7 +15,8 @@ from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Recovered, RecoveryJob, least_squares
 from compressor.recovery import teacher as teacher_module
 from compressor.recovery.distillation import Distillation
-from compressor.recovery.teacher import Teacher, outputs_of
+from compressor.recovery.hidden_states import outputs_of
+from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from compressor.training.data import hold_out
 from tests.helpers.errors import raises

@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 
 from compressor.recovery import RecoveryJob
+from compressor.recovery.translations import translate_lines
 from compressor.tasks import TASKS
 from compressor.training import data as data_module
-from compressor.training.data import (
-    BLOCK_ROWS,
-    Batches,
-    Text,
-    TextLines,
-    TrainingRows,
-    translate_lines,
-)
+from compressor.training.data import Batches, TrainingRows
+from compressor.training.text import BLOCK_ROWS, Text, TextLines
 from tests.helpers.files import jsonl, packed
 from tests.helpers.stages import divergence, job, repair
 from tests.helpers.texts import classified, some_lines, translated, write
