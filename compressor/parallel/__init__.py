@@ -72,7 +72,9 @@ def shard(examples: Sequence[Value]) -> Sequence[Value]:
     """The encoded rows of this rank: dealt longest first, back and forth, and in their order."""
     if _ranks.size == 1:
         return examples
-    rank, size, rows = _ranks.rank, _ranks.size, cast("Sequence[Any]", examples)
+    rank = _ranks.rank
+    size = _ranks.size
+    rows = cast("Sequence[Any]", examples)
     lengths = [len(row.source) + len(row.target) for row in rows]
     order = sorted(range(len(rows)), key=lambda i: -lengths[i])
     mine = order[rank :: 2 * size] + order[2 * size - 1 - rank :: 2 * size]

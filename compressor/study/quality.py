@@ -50,7 +50,9 @@ class MeasuredQuality:
 
     def __init__(self, model: StudiedModel, rows: DataRows, settings: Testing) -> None:
         assert rows.test is not None
-        self.model, self.rows, self.settings = model, rows.test, settings
+        self.model = model
+        self.rows = rows.test
+        self.settings = settings
         self.batches = model.batches(self.rows)
         model.progress.message(f"evaluating all heads on {len(self.rows.sources)} rows …")
         self.dense = self.outputs()

@@ -164,7 +164,9 @@ def _sentences(data: dict[str, Any]) -> list[str]:
 
 def _tables(data: dict[str, Any]) -> tuple[list[ReportTable], ReportTable]:
     """The tables for the terminal and the page, and that of all heads for the page alone."""
-    tables, kept, more = [], [], []
+    tables = []
+    kept = []
+    more = []
     if "pruned" in data:
         more.append(Column("after pruning"))
         for one in data["pruned"]["survival"]:

@@ -58,7 +58,9 @@ def benchmark(
         EnvironmentProblem: the device is not usable, or artifacts run on different providers.
     """
     bench = Bench(subjects, rows, **options)
-    runtimes, workloads, seed = bench.runtimes, bench.workloads, bench.seed
+    runtimes = bench.runtimes
+    workloads = bench.workloads
+    seed = bench.seed
     peaks: dict[Key, float | None] = {}
     if bench.memory:
         progress("measuring peak memory in fresh processes")

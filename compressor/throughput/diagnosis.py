@@ -21,7 +21,9 @@ def diagnose() -> tuple[dict[str, dict[str, str]], list[str]]:
     from compressor.runtime.engines import ENGINES, engine_class
     from compressor.runtime.session import try_device
 
-    hardware, providers, unusable = describe(), {}, []
+    hardware = describe()
+    providers = {}
+    unusable = []
     engines = {name: engine_class(name).describe("gpu" in hardware) for name in ENGINES}
     for device in ("cpu", "cuda"):
         try:

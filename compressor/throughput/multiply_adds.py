@@ -107,7 +107,9 @@ def multiply_adds(shape: ModelShape, size: WorkSize) -> Counter[str]:
 
     Parts are the kinds of sublayers, `embeddings`, `vocabulary` and `classifier`.
     """
-    work, width, rows = Counter[str](), shape.width, size.batch * size.source
+    work = Counter[str]()
+    width = shape.width
+    rows = size.batch * size.source
     if shape.embedding != width:
         work["embeddings"] = rows * shape.embedding * width
     for heads, ffn in zip(shape.encoder_heads, shape.encoder_ffn, strict=True):

@@ -17,7 +17,8 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import binom, norm
 
 from compressor.evaluation import DEFAULT_SEED, METRICS, lower_bound
-from compressor.evaluation.significance import Pair, rows_for_score_bound, score_bound
+from compressor.evaluation.bounds import rows_for_score_bound, score_bound
+from compressor.evaluation.significance import Pair
 from compressor.tasks import TASKS
 from tests.helpers.metrics import compare
 from tests.helpers.toy import sentence
