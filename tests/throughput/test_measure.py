@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from compressor.runtime.text import Encoded
-from compressor.throughput.measure import Batch, Workload, make_workloads, measure
+from compressor.throughput.measure import measure
 from compressor.throughput.statistics import against_dense, speedup_of, summarize
+from compressor.throughput.workloads import Batch, Workload, make_workloads
 
 
 class Stage:
