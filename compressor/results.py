@@ -1,6 +1,8 @@
 """The typed results of a run's steps, which reports, gates and manifests read.
 
-Units are in the field names; ratios are pruned over dense where larger is better for pruned.
+Each can be written as JSON and read back. Units are in the field names; ratios are pruned over
+dense where larger is better for pruned. Results never change: a step that adds something returns
+a copy.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ ROUNDING = 1e-9
 
 
 def _is_number(value: Any, info: ValidationInfo) -> Any:
-    """Refuse truth values, which pydantic takes for 0 and 1; of a file also infinities."""
+    """Reject truth values, which pydantic takes for 0 and 1; in a file also infinities."""
     refused = isinstance(value, bool)
     if info.context and isinstance(value, str):
         refused = value != "NaN"
@@ -31,7 +33,7 @@ def _is_number(value: Any, info: ValidationInfo) -> Any:
 
 
 def _is_ratio(value: Any, info: ValidationInfo) -> Any:
-    """A number, or infinity: over the multiply-adds of a pruned model that has none left."""
+    """Accept a number, or infinity: over the multiply-adds of a pruned model that has none left."""
     return value if value in ("Infinity", math.inf) else _is_number(value, info)
 
 
@@ -217,7 +219,7 @@ class CostTable(ResultModel):
 
 
 class SpeedTry(ResultModel):
-    """A choice of units that was timed for the wanted speed-up."""
+    """A choice of units that was timed to see whether it reaches the wanted speed-up."""
 
     aim: Number  # the speed-up that was asked of the cost table
     predicted: Number  # by the cost table for the units chosen

@@ -21,7 +21,7 @@ BUDGETS = {"Counts", "SteppedCounts", "Macs", "Speedup", "MaxDrop", "Penalty"}
 # Nothing may be larger. Rooms still to be cleaned are why two numbers are not zero.
 LIMITS = {
     "files over 400 lines": 0,
-    "`fmt: skip` outside of literal tables": 43,
+    "`fmt: skip` outside of literal tables": 38,
     "assignments of three or more values at once": 49,
     "rooms at the top": 23,
     "loose modules at the top": 4,
