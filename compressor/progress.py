@@ -1,4 +1,4 @@
-"""Where long work reports its progress; silent unless a caller passes something else.
+"""The interface for progress of long work; silent unless a caller passes something else.
 
 The command line's console is one implementation (`compressor.commands.console`).
 """

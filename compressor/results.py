@@ -195,7 +195,7 @@ class Source(ResultModel):
 
 
 class LayerCost(ResultModel):
-    """What reducing one sublayer of a kind to `units` units saves of a batch's time.
+    """Share of a batch's time that is saved by reducing one sublayer of a kind to `units` units.
 
     Measured on the model with all sublayers of the kind at `units` and all others dense; where the
     attentions of a stack keep equally many heads, with all of these at `units`.
@@ -241,7 +241,7 @@ class LayersTry(ResultModel):
 
 
 class SpeedSearch(ResultModel):
-    """How units were chosen for a speed-up: their costs, and the choices that were timed."""
+    """A search for units that reach a speed-up: their costs, and the choices that were timed."""
 
     wanted: Number
     costs: CostTable
@@ -264,7 +264,7 @@ class QualityCandidate(ResultModel):
 
 
 class QualitySearch(ResultModel):
-    """How far a model could be cut before the main metric fell by more than `drop`."""
+    """A search for the smallest model whose main metric fell by no more than `drop`."""
 
     drop: Number
     metric: str

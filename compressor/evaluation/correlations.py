@@ -35,7 +35,11 @@ class _Correlation(Metric):
         """
 
     def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:
-        """[rows, 2]: the output and the reference."""
+        """Read outputs and references as numbers, [rows, 2].
+
+        Raises:
+            InputError: an output is not a finite number.
+        """
         right = np.array(references, dtype=np.float64)
         return [np.stack([np.array(finite_numbers(x)), right], axis=1) for x in systems]
 

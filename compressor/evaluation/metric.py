@@ -1,4 +1,4 @@
-"""The interface of metrics, the metrics by name, and scores of outputs for rows in them."""
+"""The interface of metrics, the metrics by name, and the scores of a model's outputs."""
 
 from __future__ import annotations
 
@@ -159,7 +159,12 @@ class RowMetric(SumMetric):
 
     @abstractmethod
     def counts(self, answer: str, reference: Any) -> Sequence[float]:
-        """The statistics of a row, given its parsed reference."""
+        """The statistics of a row.
+
+        Args:
+            answer: the output.
+            reference: as `read` has parsed it.
+        """
 
     @override
     def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:

@@ -45,7 +45,7 @@ class _Ranking(MeanMetric):
     def uninformed(
         self, answers: Texts, references: Texts, generator: np.random.Generator
     ) -> Array:
-        """The mean of several random orders of each query's own texts."""
+        """Statistics of random orders of each query's own texts, [queries, 2]."""
         means = []
         for best in map(self.read, references):
             orders = (generator.permutation(best).tolist() for _ in range(self.deals))

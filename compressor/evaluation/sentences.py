@@ -120,7 +120,7 @@ class Bleu(_SacreBleu):
             )
 
     def unsmoothed(self, statistics: Array, counts: Array) -> Array:
-        """0 if no n-gram of some length matches, where a score is smoothing's credit alone."""
+        """Scores [resamples]; 0 if no n-gram of some length matches: smoothing alone scores."""
         sums = counts @ statistics
         return np.where((sums[:, 2:6] > 0).all(axis=1), self.from_sums(sums), 0.0)
 

@@ -31,7 +31,15 @@ class _AnswerMetric(MeanMetric):
 
     @abstractmethod
     def fit(self, answer: list[str], gold: list[str]) -> float:
-        """The score of an answer for one correct answer, both as words."""
+        """The score of an answer, compared with one correct answer.
+
+        Args:
+            answer: words.
+            gold: words of the correct answer.
+
+        Returns:
+            A number from 0 to 1.
+        """
 
     @override
     def signature(self, labels: Labels) -> str:

@@ -36,7 +36,11 @@ def script_of(character: str) -> str:
 
 
 def shares(texts: Iterable[str]) -> dict[str, float]:
-    """Script -> its share of the letters of some texts, if at least `ENOUGH`."""
+    """The scripts of some texts.
+
+    Returns:
+        Script -> its share of the letters, if that is at least `ENOUGH`, largest first.
+    """
     characters: Counter[str] = Counter()
     for text in texts:
         characters.update(text)

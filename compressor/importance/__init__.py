@@ -128,7 +128,11 @@ class ScoringMethod(UnitMethod):
 
 
 class NormalizedMethod(ScoringMethod):
-    """Scores that may be divided by the L2 norm over their sublayer's units."""
+    """Base of the methods whose scores are divided by their L2 norm over the sublayer's units.
+
+    So sublayers with large gradients do not keep all their units. Where heads and neurons are
+    scored together, scores are not normalized: the two would have to compare with each other.
+    """
 
     normalize: Normalize | None = option(
         None,
@@ -142,7 +146,7 @@ class NormalizedMethod(ScoringMethod):
 
 
 class TokenwiseMethod(NormalizedMethod):
-    """Scores averaged over tokens or over examples."""
+    """Base of the methods that average over tokens or over examples, as `per` says."""
 
     per: Per = option(
         "token", help="Scores per token or per example; which one the papers have: docs/methods.md."
@@ -240,7 +244,7 @@ class SecondOrder(ScoringMethod):
 
 
 class Magnitude(NormalizedMethod):
-    """Frobenius norm of the unit's weights in the output projection."""
+    """Frobenius norm of the unit's weights in the output projection, without any data."""
 
     name: ClassVar[str] = "magnitude"
     needs_rows: ClassVar[bool] = False

@@ -156,10 +156,19 @@ def ablated(
     *,
     alone: bool = False,
 ) -> Iterator[tuple[Batch, Unit | None, Value]]:
-    """Results of `run` for each batch with all units (None), then without each unit of `layers`.
+    """Run batches with all units of the mask, and without each unit of some sublayers.
 
-    Layers of `recorded` sublayers return their recorded output while they are below the unit; in
-    generation the decoder's may not. With `alone` all other units of the layer are gated instead.
+    Sublayers below the unit return their recorded outputs instead of being computed again.
+
+    Args:
+        scoring: the model and the batches.
+        layers: whose units are gated to zero one at a time (neurons in blocks).
+        recorded: sublayers whose outputs may be reused; in generation not those of the decoder.
+        run: computes a result of a batch.
+        alone: gate all other units of the sublayer instead.
+
+    Yields:
+        For each batch the result with all units (the unit is None), then one for each unit.
     """
     model, gates = scoring.model, mask_gates(scoring.mask)
     paths = {layer.layer_path for layer in recorded}

@@ -137,7 +137,7 @@ class Moments:
         return moments if centered else moments + self.mean.outer(self.other_mean)
 
     def other_square(self) -> float:
-        """E[|y|^2]."""
+        """E[|y|^2], the mean squared norm of the rows y."""
         return float(self._spread / self.rows + self.other_mean.pow(2).sum())
 
 
@@ -251,7 +251,15 @@ def require_finite(name: str, *moments: Tensor) -> None:
 
 
 def add_damping(covariance: Tensor, damping: float) -> Tensor:
-    """Add a share of the mean diagonal, or a tiny number if it is 0, to the diagonal, in place."""
+    """Add a share of the mean diagonal, or a tiny number if it is 0, to the diagonal, in place.
+
+    Args:
+        covariance: [n, n].
+        damping: the share.
+
+    Returns:
+        The same tensor.
+    """
     amount = damping * float(covariance.diagonal().mean()) if len(covariance) else 0.0
     covariance.diagonal().add_(amount or 1e-12)
     return covariance

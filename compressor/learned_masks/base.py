@@ -182,7 +182,7 @@ class Gates(ABC):
 
     @abstractmethod
     def converged(self, progress: float) -> bool:
-        """Whether the gates are near enough to a mask of the wanted size to evaluate it."""
+        """Whether the gates are near enough to a mask of the wanted size to validate it."""
 
     @abstractmethod
     def status(self, progress: float) -> str:

@@ -31,7 +31,7 @@ FITTING = 0.25  # share of the epochs for fine-tuning trained weights with the f
 _NOTABLE = 0.05  # relative change of the loss by making the gates hard, which the report mentions
 
 
-@sharding.noticing_lost_ranks()
+@sharding.translate_rank_errors()
 def run(method: LearnedMask, job: LearningJob) -> Learned:
     """Train the gates, decide on the mask, and fit trained weights to it; see `learn`.
 
@@ -122,7 +122,7 @@ def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.
 class GatedModel(Problem):
     """The model to train, and its loss with some gates.
 
-    As a `Problem` it is the training of the weights alone, with the final mask.
+    Used as a `Problem`, it is the training of the weights alone, with the final mask.
 
     Args:
         model: on the job's device; only the trained weights require gradients.

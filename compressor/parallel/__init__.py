@@ -43,7 +43,7 @@ class Ranks:
 _ranks = Ranks()
 
 
-def use(ranks: Ranks) -> None:
+def set_ranks(ranks: Ranks) -> None:
     """Share the work of this process with others from now on."""
     global _ranks
     _ranks = ranks
@@ -216,13 +216,13 @@ def on_main(compute: Callable[[], Value]) -> Value:
     value: Value | None = None
     error: Exception | None = None
     if ranks.rank == 0:
-        use(Ranks())
+        set_ranks(Ranks())
         try:
             value = compute()
         except Exception as raised:  # noqa: BLE001 - raised again below, on all ranks
             error = raised
         finally:
-            use(ranks)
+            set_ranks(ranks)
     message = [(value, error and _sendable(error))]
     with _communicating():
         broadcast_object_list(message, 0, group=ranks.patient)

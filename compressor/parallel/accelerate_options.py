@@ -1,4 +1,4 @@
-"""What accelerate's configuration asks for, which its launcher passes on in the environment."""
+"""The options of accelerate's configuration, which its launcher passes on in the environment."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def start(device: str, shards: bool = False) -> None:
             id="accelerate-missing",
         ) from error
     if device != "cpu":
-        _take_own_gpu()
+        _select_gpu()
     import torch
     from torch import distributed
 
@@ -94,7 +94,7 @@ def start(device: str, shards: bool = False) -> None:
             "the same numbers",
             id="ranks-missing",
         ) from error
-    parallel.use(Ranks(rank(), processes(), control, patient, shards))
+    parallel.set_ranks(Ranks(rank(), processes(), control, patient, shards))
     _watch.start(_open_store(seconds()))
     signal.signal(signal.SIGTERM, _interrupt)
     if on_gpu:
@@ -117,7 +117,7 @@ def finish() -> None:
     parallel.gather(None)
     _watch.stop()
     parallel.gather(None)  # now no process reads heartbeats
-    parallel.use(Ranks())
+    parallel.set_ranks(Ranks())
     distributed.destroy_process_group()
 
 
@@ -178,7 +178,7 @@ def is_first_to_report() -> bool:
         return rank() == 0
 
 
-def _take_own_gpu() -> None:
+def _select_gpu() -> None:
     """Make one GPU visible, so that `cuda` is the same device for torch and onnxruntime."""
     number = int(os.environ.get("LOCAL_RANK", "0"))
     visible = [x for x in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if x.strip()]

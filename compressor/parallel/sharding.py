@@ -6,7 +6,7 @@ gathered for a whole pass.
 
 All ranks must compute a layer together. So a rank with fewer batches than others computes spare
 ones (`Batch.spare`), and decisions that depend on a rank's own rows are made together
-(`everywhere`). All functions also work with models that are not sharded.
+(`on_all_ranks`). All functions also work with models that are not sharded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-def everywhere(condition: bool) -> bool:
+def on_all_ranks(condition: bool) -> bool:
     """Whether a condition holds on all ranks that compute a model together."""
     return parallel.total(int(condition)) == parallel.size() if parallel.shards() else condition
 
@@ -141,7 +141,7 @@ def outer_weights(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def noticing_lost_ranks() -> Iterator[None]:
+def translate_rank_errors() -> Iterator[None]:
     """Translate the errors of sharded models to `rank_lost` when another process has ended."""
     if not parallel.shards():
         yield

@@ -64,19 +64,31 @@ class RecoveryMethod(Options):
 
     @property
     def earlier(self) -> Path | None:
-        """An artifact whose weights it starts from, if any."""
+        """The artifact whose weights it starts from, if any."""
         return None
 
     def with_precision(self, precision: Precision | None) -> Self:
-        """A copy that trains in a precision, unless it has one or does not train."""
+        """A copy that trains in a precision, unless it has one already or does not train.
+
+        Args:
+            precision: `fp32`, `bf16`, or None to leave it open.
+        """
         return self
 
     def on_device(self, device: str) -> Self:
-        """A copy with what the device decides, where the options leave it open."""
+        """A copy with defaults that depend on the device, for options that were not given.
+
+        Args:
+            device: `cpu` or `cuda`.
+        """
         return self
 
     def for_task(self, task: Task) -> Self:
-        """A copy with what the task decides, where the device does not."""
+        """A copy with defaults that depend on the task, for options that are still open.
+
+        Args:
+            task: of the model.
+        """
         return self
 
     def recover(self, job: RecoveryJob) -> Recovered:
@@ -261,7 +273,7 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
     from compressor.training.data import hold_out
 
     texts, models = [], [job.dense, job.pruned]
-    with evaluating(job.dense), evaluating(job.pruned), sharding.noticing_lost_ranks():
+    with evaluating(job.dense), evaluating(job.pruned), sharding.translate_rank_errors():
         try:
             for number, method in enumerate(methods):
                 # Models in training are moved shard by shard.

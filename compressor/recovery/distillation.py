@@ -81,7 +81,7 @@ def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.M
     return model
 
 
-def by_muon(job: RecoveryJob) -> bool:
+def uses_muon(job: RecoveryJob) -> bool:
     """Whether Muon trains the matrices; on few rows, such as calibration rows, AdamW is better."""
     return job.text is not None and job.task.muon_on_text
 
@@ -101,7 +101,7 @@ def distill(method: Distill, job: RecoveryJob) -> Recovered:
         InputError: too few rows to hold some out, a loss that is not finite, or an earlier artifact
             that does not fit.
     """
-    task, usual_rows = job.task, MUON_BATCH_ROWS if by_muon(job) else BATCH_ROWS
+    task, usual_rows = job.task, MUON_BATCH_ROWS if uses_muon(job) else BATCH_ROWS
     is_large = job.text is not None and job.device != "cpu"
     rows = method.batch or (GPU_BATCH_ROWS if is_large else usual_rows)
     usual = task.learning_rate
@@ -216,7 +216,7 @@ class Distillation(Problem):
 
     @override
     def groups(self) -> list[dict[str, object]]:
-        layers = layer_paths(self.student) if by_muon(self.job) else ()
+        layers = layer_paths(self.student) if uses_muon(self.job) else ()
         weights = self._parameters.values()
         return parameter_groups(self.student, weights, layers, self.learning_rate, self.precision)
 

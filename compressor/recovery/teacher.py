@@ -80,10 +80,10 @@ class Teacher:
             room = max(sharding.local_bytes(dense), LEAST_ROOM)
         self.memory_left = room // parallel.size()
         for batch in batches:
-            if sharding.everywhere(not self.memory_left):
+            if sharding.on_all_ranks(not self.memory_left):
                 break
             self._cache(batch.to(device), self.kept)
-        self.kept = _of_all_ranks(self.kept, device)
+        self.kept = _gather_outputs(self.kept, device)
 
     @torch.no_grad()
     def cache_text(
@@ -110,7 +110,7 @@ class Teacher:
             if parallel.total(int(not self.memory_left)):
                 break
             progress(min(text.rows, (first + _READ_BLOCKS) * BLOCK_ROWS), text.rows)
-        self.kept |= _of_all_ranks(cached, device)
+        self.kept |= _gather_outputs(cached, device)
 
     @torch.no_grad()
     def outputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -125,7 +125,7 @@ class Teacher:
         """
         known = [row in self.kept for row in batch.rows]
         # With a sharded model, all ranks read all rows from the cache, or all compute all rows.
-        if not sharding.everywhere(all(known)) and (parallel.shards() or not any(known)):
+        if not sharding.on_all_ranks(all(known)) and (parallel.shards() or not any(known)):
             logits, computed = self._compute(batch)
             return self.task.predictions(logits), computed.hidden
         rows = [self.kept[row] for row in batch.rows if row in self.kept]
@@ -180,7 +180,7 @@ class Teacher:
 
 
 def _to_half(states: Tensor) -> Tensor:
-    """In float16; unchanged if that changes a value by over 0.1 % of the largest."""
+    """Tensors in float16; unchanged if that changes a value by over 0.1 % of the largest."""
     half = states.half()
     if not states.numel():
         return half
@@ -204,7 +204,7 @@ def _merged(known: list[bool], kept: Tensor, computed: Tensor, counts: list[int]
     return torch.cat([next(parts[is_known]) for is_known in known])
 
 
-def _of_all_ranks(
+def _gather_outputs(
     cached: dict[int, TeacherOutputs], device: torch.device
 ) -> dict[int, TeacherOutputs]:
     """The cached outputs of all ranks, by row, on the device."""

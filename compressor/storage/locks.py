@@ -54,7 +54,7 @@ class Lock:
         return True
 
     def holder(self) -> str:
-        """Who holds the lock, in words: process, machine and since when."""
+        """The holder of the lock, in words: process, machine and since when."""
         try:
             return self._holder.read_text(encoding="utf-8")
         except (OSError, ValueError):

@@ -113,7 +113,7 @@ def is_manifest(path: Path) -> bool:
 
 
 def find_change(directory: Path, name: str, listed: Listed) -> str:
-    """How a file differs from its entry, in words; empty if it does not."""
+    """Say how a file differs from its entry; empty if it does not."""
     path = directory / name
     try:
         if not path.is_file():
@@ -193,7 +193,7 @@ def checkpoint_files(directory: Path) -> list[str]:
     patterns = (*_CHECKPOINT, *_MAY_BE_MISSING)
     names = [path.name for path in directory.glob("*") if path.is_file()]
     nested = [x.relative_to(directory).as_posix() for x in directory.glob(MODULES) if x.is_file()]
-    return sorted([*(name for name in names if _is_one(name, patterns)), *nested])
+    return sorted([*(name for name in names if _matches_any(name, patterns)), *nested])
 
 
 def require_checkpoint_unchanged(directory: Path, *, warn: bool) -> None:
@@ -207,9 +207,9 @@ def require_checkpoint_unchanged(directory: Path, *, warn: bool) -> None:
         InputError: a file is not the one that the manifest lists, or is not listed.
     """
     listed = read_manifest(directory) or {}
-    checked = {x for x in listed if _is_one(x, [MODULES] if "/" in x else _CHECKPOINT)}
+    checked = {x for x in listed if _matches_any(x, [MODULES] if "/" in x else _CHECKPOINT)}
     require_unchanged(directory, sorted(checked.union(checkpoint_files(directory))), warn=warn)
 
 
-def _is_one(name: str, patterns: Iterable[str]) -> bool:
+def _matches_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -106,7 +106,7 @@ def write_outputs(root: Path, state: Path, texts: Mapping[Path, str]) -> dict[Pa
         InputError: a file of that name exists, and this run did not write it.
     """
     require_written_by_run(root, state, texts)
-    noted = _noted(state)
+    noted = _recorded_hashes(state)
     hashes = {path: sha256_of_text(text) for path, text in texts.items()}
     for path, digest in hashes.items():
         known = noted.setdefault(path.relative_to(root).as_posix(), [])
@@ -129,7 +129,7 @@ def require_written_by_run(root: Path, state: Path, paths: Iterable[Path]) -> No
     Raises:
         InputError: one is something else.
     """
-    noted = _noted(state)
+    noted = _recorded_hashes(state)
     for path in paths:
         if not (path.exists() or path.is_symlink()):
             continue
@@ -147,7 +147,7 @@ def require_written_by_run(root: Path, state: Path, paths: Iterable[Path]) -> No
             )
 
 
-def _noted(state: Path) -> dict[str, list[str]]:
+def _recorded_hashes(state: Path) -> dict[str, list[str]]:
     """Path from the output directory -> hashes of what was written there last."""
     path = state / _WRITTEN
     try:

@@ -1,4 +1,4 @@
-"""Where heads attend, counted over many sentences.
+"""Counts, over many sentences, of the tokens that heads attend to.
 
 Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5. A query attends to the key with
 its largest weight; special tokens other than the unknown word are neither queries nor keys.
@@ -81,7 +81,7 @@ def count_positions(
         largest = weights.masked_fill(~keys, -1).argmax(-1)  # [batch, heads, queries]
         counted = _count_offsets(weights, keys, queries, largest)
         if layer.stack == "encoder":
-            # As floats: integers have no infinity, which stands for what is no word.
+            # In floats, since integers have no infinity, which stands for tokens that are no words.
             frequency = counts[ids].float().masked_fill(~words, torch.inf)
             counted |= _count_rare(frequency, torch.isin(ids, common), queries, largest)
         total = sums[layer.name]

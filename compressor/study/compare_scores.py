@@ -106,10 +106,17 @@ def flat(scores: Scores, kind: str | None = None) -> Floats:
 
 
 def shared_units(first: Scores, second: Scores, count: int, *, highest: bool = False) -> int | None:
-    """Overlap of the two sets of the `count` lowest, or highest, units.
+    """Overlap of the two sets of the lowest, or highest, units.
 
-    None where the cut falls between equal scores: which of those units are in the set then depends
-    on their position, not on their importance.
+    Args:
+        first: scores of all units.
+        second: other scores of the same units.
+        count: size of both sets.
+        highest: whether the sets are of the highest scores.
+
+    Returns:
+        None where the cut falls between equal scores: which of those units are in the set then
+        depends on their position, not on their importance.
     """
     chosen = []
     for scores in (first, second):
@@ -159,7 +166,12 @@ def permutation_p(x: Floats, y: Floats, seed: int) -> float:
 
 
 def comparison_tables(pairs: Mapping[str, Any], of: str = "heads") -> list[ReportTable]:
-    """Two tables of named pairs (see `compared_pair`): correlations, and shared lowest units."""
+    """Two tables of named pairs: correlations, and shared lowest units.
+
+    Args:
+        pairs: name -> the result of `compared_pair`.
+        of: the units, in the plural.
+    """
     ranks, lowest = [], []
     for name, pair in pairs.items():
         rows = pair["correlations"]
@@ -201,7 +213,7 @@ def comparison_plot(scores: Sequence[Scores], path: Path) -> None:
 
 
 def comparison_figure(scores: Sequence[Scores]) -> Figure:
-    """Ranks of every pair of scores, 1 = the least important unit: panels in a triangle."""
+    """Plot ranks of every pair of scores, 1 = least important unit, in a triangle of panels."""
     size = len(scores) - 1
     figure = Figure(figsize=(3 * size, 3 * size + 0.5), layout="constrained")
     units = scores[0].values.items()

@@ -1,4 +1,4 @@
-"""What the figures of studies have in common."""
+"""Figures of studies: panels, lines and legends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What removing heads does to the metrics of a model.
+"""The effect of removing heads on the metrics of a model.
 
 Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?".
 """
@@ -87,7 +87,7 @@ class MeasuredQuality:
         }
 
     def without(self, mask: Mask) -> Effect:
-        """The metric's change when the heads that a mask removes are silenced."""
+        """The change of the metrics when the heads that a mask removes are gated to zero."""
         return self.effect(self.dense if mask.count() == mask.total() else self.outputs(mask))
 
     def corrected(

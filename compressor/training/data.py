@@ -31,7 +31,12 @@ class TrainingRows:
 
 
 def require_enough(rows: int, least: int = 2 * HELD_OUT) -> None:
-    """Raise `InputError` if the rows are too few to hold some out and train on the others."""
+    """Raise `InputError` if there are too few rows to hold some out and train on the others.
+
+    Args:
+        rows: their number.
+        least: the number that is needed.
+    """
     if rows < least:
         raise InputError(
             f"{rows} calibration rows are too few to train on; give at least {least}",

@@ -30,7 +30,7 @@ class Trained:
     waited: int = 0  # validated epochs since the best one
     stopped_early: bool = False  # whether `waited` reached the schedule's patience
     history: tuple[dict[str, Any], ...] = ()  # number, mean loss, validation, status of each epoch
-    # Of steps and validation, including earlier runs that were interrupted.
+    # Time of steps and validation, also in earlier runs that were interrupted.
     seconds: float = field(default=0.0, compare=False)
 
 
