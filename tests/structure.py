@@ -75,9 +75,10 @@ class Package:
         exporters = {
             id(node.value)
             for node in self.nodes[module]
-            if room_of(module) == "tasks" and isinstance(node, ast.Assign)
+            if room_of(module) == "tasks"
+            and isinstance(node, ast.Assign)
             and [ast.unparse(target) for target in node.targets] == ["exporter"]
-        }  # fmt: skip
+        }
         for node in self.nodes[module]:
             names: list[str] = []
             if isinstance(node, ast.Import):
@@ -116,20 +117,23 @@ class Package:
         constants = {
             target.id: node.value.value
             for _, node in nodes
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Constant)
             and node.col_offset == 0
-            for target in node.targets if isinstance(target, ast.Name)
-            and target.id not in ("ONNXRUNTIME", "DEFAULT_ENGINE")
-        }  # fmt: skip
+            for target in node.targets
+            if isinstance(target, ast.Name) and target.id not in ("ONNXRUNTIME", "DEFAULT_ENGINE")
+        }
         compared: list[tuple[str, ast.expr, set[str]]] = []
         for module, node in nodes:
             if not isinstance(node, ast.Compare | ast.MatchValue):
                 continue
             expression = node.value if isinstance(node, ast.MatchValue) else node
             keys = {
-                id(part) for x in ast.walk(expression) if isinstance(x, ast.Subscript)
+                id(part)
+                for x in ast.walk(expression)
+                if isinstance(x, ast.Subscript)
                 for part in ast.walk(x.slice)
-            }  # fmt: skip
+            }
             parts = [x for x in ast.walk(expression) if id(x) not in keys]
             texts = {x.value for x in parts if isinstance(x, ast.Constant)}
             texts |= {constants.get(x.id) for x in parts if isinstance(x, ast.Name)}
@@ -160,13 +164,14 @@ class Package:
             "loose modules at the top": len(loose),
             "`generates` read outside tasks/": sum(
                 isinstance(x, ast.Attribute) and x.attr == "generates"
-                for room, x in nodes if room != "tasks"
+                for room, x in nodes
+                if room != "tasks"
             ),
             "isinstance on budgets": sum(asks_for(x, budgets) for _, x in nodes),
             "class names that stand more than once": sum(
                 count > 1 for count in Counter(name for _, name in classes).values()
             ),
-        }  # fmt: skip
+        }
 
 
 def asks_for(node: ast.AST, classes: set[str]) -> bool:

@@ -68,11 +68,22 @@ class Checkpoint:
 
 
 def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
-    """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
+    """Load the PyTorch model of a compressed (or dense) checkpoint, in evaluation mode.
 
-    Strict: raises `InputError` if any weight is missing, of the wrong shape, or not finite, or if
-    one is left over (but for heads of other tasks). `verify` checks the files against
-    `manifest.json` first, where there is one; a pruned checkpoint without one is warned of.
+    No weight is ever initialized at random: each must be in the checkpoint, and nothing may be left
+    over but heads of other tasks.
+
+    Args:
+        directory: of the checkpoint, such as an artifact of `compress run`.
+        verify: check the files against `manifest.json` first; a pruned checkpoint without one is
+            warned of.
+
+    Returns:
+        The model in float32 on the CPU.
+
+    Raises:
+        InputError: a file has changed or cannot be read, the architecture is not supported, or a
+            weight is missing, left over, of another shape, or not finite.
     """
     return open_checkpoint(str(directory), verify=verify).model
 

@@ -114,9 +114,11 @@ def score_statistic(lost: int, won: int, rows: int, loss: float) -> float:
         return -sum(n * math.log(max(p, 1e-300)) for n, p in zip(counts, shares, strict=True) if n)
 
     share = minimize_scalar(
-        unlikely, bounds=(max(0.0, -loss), (1 - loss) / 2), method="bounded",
+        unlikely,
+        bounds=(max(0.0, -loss), (1 - loss) / 2),
+        method="bounded",
         options={"xatol": 1e-12},
-    ).x  # fmt: skip
+    ).x
     return (lost - won - rows * loss) / math.sqrt(rows * (2 * share + loss - loss**2))
 
 
@@ -135,8 +137,9 @@ def test_rows_without_any_change_leave_the_wilson_bound():
     assert rows_for_score_bound(0, 0, 150, 0.01, ALPHA) == math.ceil(z2 * 0.99 / 0.01)
     found = bound("accuracy", classified(0, 0, 150), limit=1)
     assert found.value == pytest.approx(-100 * z2 / (150 + z2))
-    (accuracy,) = (c for c in compare("classification", *classified(0, 0, 150))
-                   if c.metric == "accuracy")  # fmt: skip
+    (accuracy,) = (
+        c for c in compare("classification", *classified(0, 0, 150)) if c.metric == "accuracy"
+    )
     assert accuracy.interval == (0, 0)  # which the bootstrap alone would call proven
 
 

@@ -154,10 +154,12 @@ def test_the_loss_adds_the_difference_in_units_of_variance(name: str):
     differences = [
         np.square(a - b).mean() / unit
         for a, b, unit in zip(
-            hidden_states(setup.dense, batch), hidden_states(setup.pruned, batch), units,
+            hidden_states(setup.dense, batch),
+            hidden_states(setup.pruned, batch),
+            units,
             strict=True,
         )
-    ]  # fmt: skip
+    ]
     added = float((both - plain).detach())
     # What the dense model says is kept in bfloat16.
     assert added == pytest.approx(2.5 * np.mean(differences), rel=1e-3)
