@@ -41,7 +41,7 @@ class Metric(ABC):
     scale: ClassVar[float] = 100.0  # the largest possible drop: best score minus worst one
     floor_rows: ClassVar[int] = 20_000  # largest number of rows for computing the floor
     floor: ClassVar[float | None] = None  # score of uninformed outputs, if it is a constant
-    deals: ClassVar[int] = 1  # random orders that `uninformed` averages over
+    random_orders: ClassVar[int] = 1  # that `uninformed` averages over
     # What to do if a score is at the floor.
     advice: ClassVar[str] = "give more rows, or a model that is good at them"
     tokenizer: str = ""  # the same for all models that are compared, see `choose_tokenizer`
@@ -111,13 +111,13 @@ class Metric(ABC):
             generator: of the random orders.
 
         Returns:
-            [rows, statistics], the mean over `deals` orders.
+            [rows, statistics], the mean over `random_orders`.
         """
         total: Any = 0.0
-        for _ in range(self.deals):
+        for _ in range(self.random_orders):
             permuted = [answers[row] for row in generator.permutation(len(answers))]
             total += self.statistics([permuted], references)[0]
-        mean: Array = total / self.deals
+        mean: Array = total / self.random_orders
         return mean
 
     def unsmoothed(self, statistics: Array, counts: Array) -> Array:
@@ -139,7 +139,7 @@ class Metric(ABC):
 class SumMetric(Metric):
     """Base of the metrics whose score is a function of the sums of all rows' statistics."""
 
-    deals = 5
+    random_orders = 5
 
     @abstractmethod
     def from_sums(self, sums: Array) -> Array:

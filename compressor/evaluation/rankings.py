@@ -48,8 +48,8 @@ class _Ranking(MeanMetric):
         """Statistics of random orders of each query's own texts, [queries, 2]."""
         means = []
         for best in map(self.read, references):
-            orders = (generator.permutation(best).tolist() for _ in range(self.deals))
-            means.append(sum(self.of(order, best) for order in orders) / self.deals)
+            orders = (generator.permutation(best).tolist() for _ in range(self.random_orders))
+            means.append(sum(self.of(order, best) for order in orders) / self.random_orders)
         return np.array([(mean, 1.0) for mean in means])
 
 

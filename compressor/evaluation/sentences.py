@@ -29,7 +29,7 @@ class _SacreBleu(SumMetric):
     """Metrics that sacreBLEU computes."""
 
     # One random order and few rows suffice: a random reference has hardly any matches.
-    deals, floor_rows = 1, 2_000
+    random_orders, floor_rows = 1, 2_000
 
     @abstractmethod
     def implementation(self, references: Texts) -> Metric:

@@ -26,7 +26,7 @@ class _Rouge(MeanMetric):
     """
 
     variant: ClassVar[str]  # its name in rouge-score
-    deals, floor_rows = 1, 2_000  # as for translations
+    random_orders, floor_rows = 1, 2_000  # as for translations
 
     @override
     def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
