@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -81,6 +82,22 @@ def test_it_finds_the_answer_and_tells_of_every_epoch():
     assert problem.progress[7] == pytest.approx(7 / 300)
 
 
+def test_every_epoch_sees_every_row_once_in_another_order():
+    problem = Regression()
+    train(problem, DATA, Schedule(3, batch_size=8, patience=9))
+    epochs = [list(chain(*problem.seen[i : i + 5])) for i in (0, 5, 10)]
+    assert all(sorted(rows) == list(range(40)) for rows in epochs)
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+def test_the_users_random_state_is_left_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    train(Regression(), DATA, Schedule(1))
+    assert torch.equal(torch.rand(1), expected)
+
+
 def test_the_best_weights_come_back_and_training_stops():
     """The second epoch is the best by the given numbers; two worse ones end the training."""
     problem, kept = Regression([3.0, 1.0, 2.0, 1.5, 0.0]), []
@@ -93,6 +110,31 @@ def test_the_best_weights_come_back_and_training_stops():
     assert len(kept) == 4
     assert (trained.best, trained.best_epoch) == (1.0, 2)
     assert torch.equal(problem.weight.detach(), kept[1])
+
+
+def test_no_step_follows_the_epoch_that_ends_the_patience():
+    """The first of nine epochs is the best, and two worse ones are waited for."""
+    problem, lines = Regression([1.0, 2.0, 2.0]), []
+    trained = train(problem, DATA, Schedule(9, batch_size=8, patience=2), report=lines.append)
+    assert (trained.stopped_early, trained.steps, len(problem.seen)) == (True, 15, 15)
+    assert ["stopping early" in line for line in lines] == [False, False, True]
+
+
+def test_patience_that_ends_with_the_last_epoch_stops_nothing():
+    lines = []
+    schedule = Schedule(3, batch_size=8, patience=2)
+    trained = train(Regression([1.0, 2.0, 2.0]), DATA, schedule, report=lines.append)
+    assert (trained.stopped_early, trained.waited, trained.steps) == (False, 2, 15)
+    assert "stopping early" not in lines[-1]
+
+
+def test_epochs_that_cannot_be_judged_yet_do_not_try_the_patience():
+    """After the first judged epoch two are not; the fifth is better, and two worse ones follow."""
+    problem = Regression([None, 2.0, None, None, 1.0, 1.5, None, 1.2, 0.0])
+    trained = train(problem, DATA, Schedule(9, batch_size=8, patience=2))
+    assert (trained.best, trained.best_epoch, trained.waited) == (1.0, 5, 2)
+    assert trained.stopped_early
+    assert len(trained.history) == 8
 
 
 def test_batches_of_many_tokens_are_trained_on_in_parts(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -101,6 +102,25 @@ def test_an_epoch_goes_through_rows_and_text_once_in_another_order_each_time(
             rest = [batch.rows for batch in batches.of_epoch(epoch, skip)]
             assert rest == rows[skip:]
     assert orders[0] != orders[1] != orders[2]
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch):
+    """An epoch over 6,000 lines takes as much as one over 1,000; all their rows take 4 MB."""
+    monkeypatch.setattr(data_module, "WINDOW_ROWS", 512)
+    monkeypatch.setattr(data_module, "KEPT_BYTES", 50_000)
+    setup = job("bert")
+
+    def peak(lines: int) -> int:
+        path = write(tmp_path / f"{lines}.txt", some_lines(lines))
+        tracemalloc.start()
+        rows = TrainingRows(setup.examples, setup.task, setup.dense, stored=classified(path))
+        count = sum(len(x.rows) for x in Batches(rows, 32, seed=0).of_epoch(0) if x.rows[0] < 0)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert count == lines
+        return most
+
+    assert peak(6_000) < peak(1_000) + 500_000
 
 
 @pytest.mark.parametrize("name", ["marian", "bert"])

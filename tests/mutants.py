@@ -1,0 +1,126 @@
+"""How many deliberate faults the tests of a room notice.
+
+    python -m tests.mutants [ROOM ...]
+
+mutmut changes one operator, number, argument or condition at a time, and runs the room's own tests
+that reach the changed function. A fixed sample of each room is tried. What was noticed stays noticed
+until its function changes; all others are tried again, so a run that was stopped goes on, and one
+after new tests tries those that were not noticed. Results go to benchmarks/results/mutants.json, and
+the table beside it into CONTRIBUTING.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+HERE = Path(__file__).parents[1]
+WORK = HERE / "build" / "mutants"
+RESULTS = HERE / "benchmarks" / "results" / "mutants.json"
+SAMPLE = 44  # faults of each room
+# Room -> what is changed, and the tests that are asked.
+ROOMS = {
+    "importance": (["compressor/importance/*.py"], ["tests/importance"]),
+    "budgets": (["compressor/budgets/*.py"], ["tests/budgets"]),
+    "recovery": (["compressor/recovery/*.py"], ["tests/recovery"]),
+    "training": (["compressor/training/*.py"], ["tests/test_training.py", "tests/test_optimizer.py"]),
+    "model": (["compressor/model/surgery.py", "compressor/model/sublayers.py"], ["tests/model"]),
+    "evaluation": (["compressor/evaluation/*.py"], ["tests/evaluation"]),
+    "throughput": (["compressor/throughput/*.py"], ["tests/throughput"]),
+    "steps": (["compressor/steps.py"], ["tests/test_steps.py"]),
+    "runtime": (
+        [f"compressor/runtime/{name}.py" for name in ("batching", "search", "decoder")],
+        ["tests/runtime"],
+    ),
+    "export": (["compressor/export/int8.py"], ["tests/export"]),
+}  # fmt: skip
+
+
+def prepare(room: str) -> Path:
+    """A folder in which mutmut finds this checkout, and its settings for a room."""
+    folder = WORK / room
+    # Python remembers of a folder on its path that it was not there.
+    (folder / "mutants").mkdir(parents=True, exist_ok=True)
+    for name in ("compressor", "tests", "pyproject.toml"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(HERE / name)
+    changed, tests = ROOMS[room]
+    settings = {
+        "source_paths": ["compressor"],
+        "only_mutate": changed,
+        "pytest_add_cli_args_test_selection": tests,
+        "use_git_change_detection": ["false"],
+        "track_dependencies": ["false"],
+        # A fault that never ends is noticed after so many times what the tests take.
+        "timeout_multiplier": ["10"],
+        "timeout_constant": ["10"],
+    }
+    lines = [
+        "[mutmut]", *(f"{name} = " + "\n    ".join(values) for name, values in settings.items())
+    ]  # fmt: skip
+    (folder / "setup.cfg").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def sample(room: str, folder: Path) -> list[str]:
+    """The names of the faults that are tried: those with the lowest hashes."""
+    from mutmut.configuration import reset_config
+    from mutmut.mutation.file_mutation import mutate_file_contents
+    from mutmut.utils.format_utils import get_mutant_name
+
+    names = []
+    with contextlib.chdir(folder):
+        reset_config()
+        for pattern in ROOMS[room][0]:
+            for path in sorted(Path().glob(pattern)):
+                made = mutate_file_contents(str(path), path.read_text(encoding="utf-8"))
+                names += [get_mutant_name(path, name) for name in made.mutant_names]
+    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())[:SAMPLE]
+
+
+def statuses(folder: Path, names: list[str]) -> dict[str, str]:
+    """What is known of the faults, in mutmut's words."""
+    from mutmut.stats import status_by_exit_code
+
+    codes = {}
+    for file in (folder / "mutants").rglob("*.meta"):
+        codes |= json.loads(file.read_text(encoding="utf-8"))["exit_code_by_key"]
+    return {name: status_by_exit_code[codes.get(name)] for name in sorted(names)}
+
+
+def try_faults(room: str) -> dict[str, str]:
+    """Try the faults of a room that have not been noticed; fault -> status."""
+    folder = prepare(room)
+    names = sample(room, folder)
+    left = [name for name, status in statuses(folder, names).items() if status != "killed"]
+    if left:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(folder / "mutants"),  # of the processes that tests start
+            "KEPT_EXPORTS": str(folder / "exports"),
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        mutmut = Path(sys.executable).with_name("mutmut")
+        command = [mutmut, "run", "--max-children", "1", *left]
+        subprocess.run(command, cwd=folder, env=environment, check=True)
+    return statuses(folder, names)
+
+
+def main() -> None:
+    rooms = sys.argv[1:] or list(ROOMS)
+    for room in rooms:
+        found = try_faults(room)
+        print(room, Counter(found.values()), flush=True)
+        results = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+        results[room] = found
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
