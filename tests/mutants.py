@@ -2,11 +2,11 @@
 
     python -m tests.mutants [ROOM ...]
 
-mutmut changes one operator, number, argument or condition at a time, and runs the room's own tests
-that reach the changed function. A fixed sample of each room is tried. What was noticed stays noticed
-until its function changes; all others are tried again, so a run that was stopped goes on, and one
-after new tests tries those that were not noticed. Results go to benchmarks/results/mutants.json, and
-the table beside it into CONTRIBUTING.md.
+mutmut changes one operator, number, argument or condition at a time, and runs those of the room's
+tests that reach the changed function. A fixed sample of each room is tried. What was noticed stays
+noticed until its function changes; all others are tried again. So a run that was stopped goes on,
+and one after new tests tries what had not been noticed. What changes is shown by `mutmut show NAME`
+in build/mutants/ROOM. Results go to benchmarks/results, and as a table into CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
+
+from benchmarks import readme
 
 HERE = Path(__file__).parents[1]
 WORK = HERE / "build" / "mutants"
@@ -29,7 +30,10 @@ ROOMS = {
     "importance": (["compressor/importance/*.py"], ["tests/importance"]),
     "budgets": (["compressor/budgets/*.py"], ["tests/budgets"]),
     "recovery": (["compressor/recovery/*.py"], ["tests/recovery"]),
-    "training": (["compressor/training/*.py"], ["tests/test_training.py", "tests/test_optimizer.py"]),
+    "training": (
+        ["compressor/training/*.py"],
+        ["tests/test_training.py", "tests/test_optimizer.py", "tests/recovery/test_text.py"],
+    ),
     "model": (["compressor/model/surgery.py", "compressor/model/sublayers.py"], ["tests/model"]),
     "evaluation": (["compressor/evaluation/*.py"], ["tests/evaluation"]),
     "throughput": (["compressor/throughput/*.py"], ["tests/throughput"]),
@@ -39,12 +43,15 @@ ROOMS = {
         ["tests/runtime"],
     ),
     "export": (["compressor/export/int8.py"], ["tests/export"]),
-}  # fmt: skip
+}
+# The slow tests are asked about what the others do not notice.
+SPEEDS = {"quick": "not slow and not attack", "all": "not attack"}
+NOTICED = {"killed", "timeout", "segfault"}
 
 
-def prepare(room: str) -> Path:
-    """A folder in which mutmut finds this checkout, and its settings for a room."""
-    folder = WORK / room
+def prepare(room: str, speed: str) -> Path:
+    """A folder in which mutmut finds this checkout, and its settings for tests of a room."""
+    folder = WORK / room / speed
     # Python remembers of a folder on its path that it was not there.
     (folder / "mutants").mkdir(parents=True, exist_ok=True)
     for name in ("compressor", "tests", "pyproject.toml"):
@@ -54,17 +61,16 @@ def prepare(room: str) -> Path:
     settings = {
         "source_paths": ["compressor"],
         "only_mutate": changed,
+        "pytest_add_cli_args": [f"-m {SPEEDS[speed]}"],
         "pytest_add_cli_args_test_selection": tests,
         "use_git_change_detection": ["false"],
         "track_dependencies": ["false"],
         # A fault that never ends is noticed after so many times what the tests take.
-        "timeout_multiplier": ["10"],
-        "timeout_constant": ["10"],
+        "timeout_multiplier": ["4"],
+        "timeout_constant": ["15"],
     }
-    lines = [
-        "[mutmut]", *(f"{name} = " + "\n    ".join(values) for name, values in settings.items())
-    ]  # fmt: skip
-    (folder / "setup.cfg").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    lines = [f"{name} = " + "\n    ".join(values) for name, values in settings.items()]
+    (folder / "setup.cfg").write_text("\n".join(["[mutmut]", *lines, ""]), encoding="utf-8")
     return folder
 
 
@@ -96,30 +102,56 @@ def statuses(folder: Path, names: list[str]) -> dict[str, str]:
 
 def try_faults(room: str) -> dict[str, str]:
     """Try the faults of a room that have not been noticed; fault -> status."""
-    folder = prepare(room)
-    names = sample(room, folder)
-    left = [name for name, status in statuses(folder, names).items() if status != "killed"]
-    if left:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(folder / "mutants"),  # of the processes that tests start
-            "KEPT_EXPORTS": str(folder / "exports"),
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-        mutmut = Path(sys.executable).with_name("mutmut")
-        command = [mutmut, "run", "--max-children", "1", *left]
-        subprocess.run(command, cwd=folder, env=environment, check=True)
-    return statuses(folder, names)
+    noticed: set[str] = set()
+    for speed in SPEEDS:
+        folder = prepare(room, speed)
+        names = sample(room, folder)
+        noticed |= {name for name, status in statuses(folder, names).items() if status in NOTICED}
+        if left := [name for name in names if name not in noticed]:
+            run(folder, left)
+        found = statuses(folder, names)
+        noticed |= {name for name, status in found.items() if status in NOTICED}
+        print(room, speed, f"{len(noticed)} of {len(names)} noticed", flush=True)
+    return {name: "noticed" if name in noticed else status for name, status in found.items()}
+
+
+def run(folder: Path, names: list[str]) -> None:
+    """Let mutmut try some faults; it keeps what it finds in the folder."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(folder / "mutants"),  # of the processes that tests start
+        "KEPT_EXPORTS": str(WORK / "exports"),
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    mutmut = Path(sys.executable).with_name("mutmut")
+    command = [mutmut, "run", "--max-children", "1", *names]
+    subprocess.run(command, cwd=folder, env=environment, check=True)
+
+
+def table(results: dict[str, dict[str, str]]) -> str:
+    """Faults and how many of them were noticed, by room and in all."""
+    lines = ["| room | faults | noticed | share |", "|---|---|---|---|"]
+    counts = {
+        room: (len(found), sum(status == "noticed" for status in found.values()))
+        for room, found in results.items()
+    }
+    counts["all"] = tuple(map(sum, zip(*counts.values(), strict=True)))  # type: ignore[assignment]
+    for room, (tried, noticed) in counts.items():
+        lines.append(f"| {room} | {tried} | {noticed} | {100 * noticed / tried:.0f} % |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    rooms = sys.argv[1:] or list(ROOMS)
-    for room in rooms:
+    for room in sys.argv[1:] or ROOMS:
         found = try_faults(room)
-        print(room, Counter(found.values()), flush=True)
         results = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
-        results[room] = found
+        results = {
+            name: {**results, room: found}[name] for name in ROOMS if name in {*results, room}
+        }
         RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        RESULTS.with_suffix(".md").write_text(table(results), encoding="utf-8")
+        for page, text in readme.with_tables().items():
+            page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -16,9 +16,16 @@ pytestmark = pytest.mark.slow
 def test_a_penalty_decides_how_many_heads_are_left(checkpoints, tmp_path):
     """Far above the loss it closes every gate that it may; the floors keep one head a layer."""
     options = recipe_for(
-        checkpoints["bert"], tmp_path, method="hard-concrete", keep=None, penalty=500.0,
-        gate_epochs=40, recover="none", bench=False, test=None,
-    )  # fmt: skip
+        checkpoints["bert"],
+        tmp_path,
+        method="hard-concrete",
+        keep=None,
+        penalty=500.0,
+        gate_epochs=40,
+        recover="none",
+        bench=False,
+        test=None,
+    )
     progress = Progress()
     (variant,) = run(options, tmp_path / "out", progress=progress).variants
     record = json.loads((tmp_path / "out" / "units.json").read_text("utf-8"))

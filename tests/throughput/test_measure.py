@@ -61,8 +61,15 @@ def test_all_models_run_the_same_batch_in_each_round_in_rotating_order() -> None
 
 def test_every_batch_is_seen_before_timing_however_short_the_warm_up() -> None:
     stage = Stage()
-    measure({"a": stage.subject("a", 1.0)}, [workload(4)], warmup=1, min_runs=1, min_passes=1,
-            min_seconds=0, clock=stage.clock)  # fmt: skip
+    measure(
+        {"a": stage.subject("a", 1.0)},
+        [workload(4)],
+        warmup=1,
+        min_runs=1,
+        min_passes=1,
+        min_seconds=0,
+        clock=stage.clock,
+    )
     assert stage.calls[:4] == [("a", number) for number in range(4)]
     assert len(stage.calls) == 4 + 4  # and each is timed once
 
