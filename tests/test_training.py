@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from compressor.errors import InputError
 from compressor.tasks import Batch, Example
 from compressor.training import loop
-from compressor.training.data import TrainingRows
+from compressor.training.data import TrainingRows, hold_out
 from compressor.training.loop import Problem, Schedule, train
 from tests.helpers.errors import raises
 
@@ -75,6 +75,7 @@ def test_it_finds_the_answer_and_tells_of_every_epoch():
     trained = train(problem, DATA, schedule, **shown)
     torch.testing.assert_close(problem.weight.detach(), WANTED, atol=0.02, rtol=0)
     assert len(lines) == len(trained.history) <= 60
+    assert lines[1].startswith("  epoch 2 of 60: loss ")
     assert set(trained.history[0]) == {"epoch", "loss", "validation", "status"}
     assert steps[0] == (1, 300)
     assert steps[-1] == (trained.steps, 300)
@@ -274,6 +275,32 @@ def test_a_limit_of_time_ends_the_training_and_the_decay(monkeypatch):
     assert rates.index(max(rates)) < 10
     assert rates[-1] < 0.1 * max(rates)
     assert sorted(rates[10:], reverse=True) == rates[10:]
+
+
+def test_time_before_a_stop_counts(tmp_path: Path, monkeypatch):
+    """A training that had its time does not go on."""
+    seconds = iter(range(10_000))
+    monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(seconds)))
+    state, schedule = tmp_path / "state", Schedule(60, batch_size=8, patience=60, seconds=50)
+    first = train(Regression(), DATA, schedule, state=state)
+    again = train(Regression(), DATA, schedule, state=state)
+    assert (again.steps, again.seconds) == (first.steps, first.seconds)
+
+
+def test_held_out_rows_are_drawn_by_the_seed():
+    learn, held = hold_out(EXAMPLES * 3, seed=1)
+    assert (len(learn), len(held)) == (108, 12)
+    assert hold_out(EXAMPLES, 1) == hold_out(EXAMPLES, 1) != hold_out(EXAMPLES, 2)
+    learn, held = hold_out(EXAMPLES, 1)
+    assert sorted(e.row for e in learn + held) == list(range(40))
+    assert [e.row for e in learn] == sorted(e.row for e in learn)
+    # The same rows as ever, whatever the order of the first epoch is.
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(1 << 20)).tolist()
+    assert [e.row for e in held] == sorted(order[:8])
+    assert len(hold_out(EXAMPLES[:16], 1)[0]) == 8
+    with raises(InputError, "too-few-rows-to-train") as caught:
+        hold_out(EXAMPLES[:15], 1)
+    assert "15 calibration rows are too few to train on; give at least 16" in str(caught.value)
 
 
 def test_waiting_for_losses_counts(monkeypatch):
