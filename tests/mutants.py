@@ -74,30 +74,28 @@ def prepare(room: str, speed: str) -> Path:
     return folder
 
 
-def sample(room: str, folder: Path) -> list[str]:
-    """The names of the faults that are tried: those with the lowest hashes."""
+def sample(room: str, folder: Path) -> dict[str, str]:
+    """The faults that are tried, which are those with the lowest hashes, and what is known of them.
+
+    mutmut makes the faults anew of functions that have changed.
+    """
+    from mutmut.__main__ import create_mutants_for_file
     from mutmut.configuration import reset_config
-    from mutmut.mutation.file_mutation import mutate_file_contents
-    from mutmut.utils.format_utils import get_mutant_name
-
-    names = []
-    with contextlib.chdir(folder):
-        reset_config()
-        for pattern in ROOMS[room][0]:
-            for path in sorted(Path().glob(pattern)):
-                made = mutate_file_contents(str(path), path.read_text(encoding="utf-8"))
-                names += [get_mutant_name(path, name) for name in made.mutant_names]
-    return sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())[:SAMPLE]
-
-
-def statuses(folder: Path, names: list[str]) -> dict[str, str]:
-    """What is known of the faults, in mutmut's words."""
+    from mutmut.mutation.data import SourceFileMutationData
     from mutmut.stats import status_by_exit_code
 
-    codes = {}
-    for file in (folder / "mutants").rglob("*.meta"):
-        codes |= json.loads(file.read_text(encoding="utf-8"))["exit_code_by_key"]
-    return {name: status_by_exit_code[codes.get(name)] for name in sorted(names)}
+    codes: dict[str, int | None] = {}
+    with contextlib.chdir(folder):
+        reset_config()
+        for path in sorted(path for pattern in ROOMS[room][0] for path in Path().glob(pattern)):
+            made = Path("mutants") / path
+            made.parent.mkdir(parents=True, exist_ok=True)
+            create_mutants_for_file(path, made)
+            data = SourceFileMutationData(path=path)
+            data.load()
+            codes |= data.exit_code_by_key
+    names = sorted(codes, key=lambda name: hashlib.sha256(name.encode()).digest())[:SAMPLE]
+    return {name: status_by_exit_code[codes[name]] for name in sorted(names)}
 
 
 def try_faults(room: str) -> dict[str, str]:
@@ -105,16 +103,17 @@ def try_faults(room: str) -> dict[str, str]:
     noticed: set[str] = set()
     for speed in SPEEDS:
         folder = prepare(room, speed)
-        names = sample(room, folder)
-        noticed |= {name for name, status in statuses(folder, names).items() if status in NOTICED}
-        if left := [name for name in names if name not in noticed]:
-            run(folder, left)
-        found = statuses(folder, names)
+        found = sample(room, folder)
         noticed |= {name for name, status in found.items() if status in NOTICED}
-        print(f"{room}, {speed} tests: {len(noticed)} of {len(names)} noticed", flush=True)
-    if unknown := [name for name, status in found.items() if status == "not checked"]:
-        raise SystemExit(f"{room}: {unknown[0]} and {len(unknown) - 1} others were not tried")
-    return {name: "noticed" if name in noticed else status for name, status in found.items()}
+        if left := [name for name in found if name not in noticed]:
+            run(folder, left)
+            found = sample(room, folder)
+            noticed |= {name for name, status in found.items() if status in NOTICED}
+        print(f"{room}, {speed} tests: {len(noticed)} of {len(found)} noticed", flush=True)
+    found = {name: "noticed" if name in noticed else status for name, status in found.items()}
+    if "not checked" in found.values():
+        raise SystemExit(f"{room}: some faults were not tried; see what mutmut says above")
+    return found
 
 
 def run(folder: Path, names: list[str]) -> None:
