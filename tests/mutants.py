@@ -46,6 +46,8 @@ ROOMS = {
 }
 # The slow tests are asked about what the others do not notice.
 SPEEDS = {"quick": "not slow and not attack", "all": "not attack"}
+READ_BY_TESTS = ("benchmarks", "docs", "examples", "runtime", "LICENSE", "README.md")
+READS_SOURCES = "tests/runtime/test_distribution.py"  # which here have all the faults in them
 NOTICED = {"killed", "timeout", "segfault"}
 
 
@@ -54,14 +56,15 @@ def prepare(room: str, speed: str) -> Path:
     folder = WORK / room / speed
     # Python remembers of a folder on its path that it was not there.
     (folder / "mutants").mkdir(parents=True, exist_ok=True)
-    for name in ("compressor", "tests", "pyproject.toml"):
+    for name in ("compressor", "pyproject.toml", "tests", *READ_BY_TESTS):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(HERE / name)
     changed, tests = ROOMS[room]
     settings = {
         "source_paths": ["compressor"],
         "only_mutate": changed,
-        "pytest_add_cli_args": [f"-m {SPEEDS[speed]}"],
+        "also_copy": list(READ_BY_TESTS),
+        "pytest_add_cli_args": [f"-m {SPEEDS[speed]}", f"--ignore={READS_SOURCES}"],
         "pytest_add_cli_args_test_selection": tests,
         "use_git_change_detection": ["false"],
         "track_dependencies": ["false"],
