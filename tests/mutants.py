@@ -82,13 +82,13 @@ def sample(room: str, folder: Path) -> dict[str, str]:
 
     mutmut makes the faults anew of functions that have changed.
     """
-    from mutmut.__main__ import create_mutants_for_file
-    from mutmut.configuration import reset_config
-    from mutmut.mutation.data import SourceFileMutationData
-    from mutmut.stats import status_by_exit_code
-
     codes: dict[str, int | None] = {}
     with contextlib.chdir(folder):
+        from mutmut.__main__ import create_mutants_for_file  # which reads the settings at once
+        from mutmut.configuration import reset_config
+        from mutmut.mutation.data import SourceFileMutationData
+        from mutmut.stats import status_by_exit_code
+
         reset_config()
         for path in sorted(path for pattern in ROOMS[room][0] for path in Path().glob(pattern)):
             made = Path("mutants") / path

@@ -68,19 +68,39 @@ class Regression(Problem):
         return float((self.weight.detach() - WANTED).norm())
 
 
-def test_it_finds_the_answer_and_tells_of_every_epoch():
-    problem, lines, steps = Regression(noise=0), [], []
-    schedule = Schedule(60, batch_size=8, weight_decay=0, patience=60, steps=999)  # more than all
-    shown = {"report": lines.append, "progress": lambda *step: steps.append(step)}
-    trained = train(problem, DATA, schedule, **shown)
+def test_it_finds_the_answer():
+    problem = Regression(noise=0)
+    train(problem, DATA, Schedule(60, batch_size=8, weight_decay=0, patience=60))
     torch.testing.assert_close(problem.weight.detach(), WANTED, atol=0.02, rtol=0)
-    assert len(lines) == len(trained.history) <= 60
-    assert lines[1].startswith("  epoch 2 of 60: loss ")
-    assert set(trained.history[0]) == {"epoch", "loss", "validation", "status"}
-    assert steps[0] == (1, 300)
-    assert steps[-1] == (trained.steps, 300)
-    assert problem.progress[0] == 0
-    assert problem.progress[7] == pytest.approx(7 / 300)
+
+
+def test_every_epoch_is_told_and_recorded():
+    lines: list[str] = []
+    trained = train(Regression([2.0, 1.0]), DATA, Schedule(2, batch_size=8), report=lines.append)
+    first, second = trained.history
+    assert (first["epoch"], first["validation"], first["status"]) == (1, 2.0, "")
+    assert lines == [
+        f"  epoch 1 of 2: loss {first['loss']:.4f}, held-out 2.0000",
+        f"  epoch 2 of 2: loss {second['loss']:.4f}, held-out 1.0000",
+    ]
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_its_steps():
+    """Of weights that stay where they are: the mean square of all rows, in NumPy's way."""
+    problem = Regression(noise=0)
+    problem.groups = lambda: [{"params": [problem.weight], "lr": 0.0}]
+    trained = train(problem, DATA, Schedule(1, batch_size=8, weight_decay=0))
+    rows = torch.tensor([e.source for e in EXAMPLES]).float()
+    assert trained.history[0]["loss"] == pytest.approx(float((rows @ WANTED).pow(2).mean()))
+
+
+def test_steps_are_shown_and_their_share_is_told():
+    """At most the steps of the epochs, however many are allowed."""
+    problem, steps = Regression(noise=0), []
+    schedule = Schedule(60, batch_size=8, patience=60, steps=999)
+    trained = train(problem, DATA, schedule, progress=lambda *step: steps.append(step))
+    assert (steps[0], steps[-1]) == ((1, 300), (trained.steps, 300))
+    assert problem.progress[:8] == pytest.approx([step / 300 for step in range(8)])
 
 
 def test_every_epoch_sees_every_row_once_in_another_order():
@@ -287,17 +307,22 @@ def test_time_before_a_stop_counts(tmp_path: Path, monkeypatch):
     assert (again.steps, again.seconds) == (first.steps, first.seconds)
 
 
+def test_a_tenth_of_the_rows_is_held_out_but_at_least_eight():
+    for count, held in ((120, 12), (40, 8), (16, 8)):
+        learn, out = hold_out((EXAMPLES * 3)[:count], seed=1)
+        assert (len(learn), len(out)) == (count - held, held)
+
+
 def test_held_out_rows_are_drawn_by_the_seed():
-    learn, held = hold_out(EXAMPLES * 3, seed=1)
-    assert (len(learn), len(held)) == (108, 12)
-    assert hold_out(EXAMPLES, 1) == hold_out(EXAMPLES, 1) != hold_out(EXAMPLES, 2)
+    """The same rows as ever, whatever the order of the first epoch is; both parts in order."""
     learn, held = hold_out(EXAMPLES, 1)
-    assert sorted(e.row for e in learn + held) == list(range(40))
-    assert [e.row for e in learn] == sorted(e.row for e in learn)
-    # The same rows as ever, whatever the order of the first epoch is.
     order = torch.randperm(40, generator=torch.Generator().manual_seed(1 << 20)).tolist()
     assert [e.row for e in held] == sorted(order[:8])
-    assert len(hold_out(EXAMPLES[:16], 1)[0]) == 8
+    assert [e.row for e in learn] == sorted(order[8:])
+    assert hold_out(EXAMPLES, 2) != (learn, held)
+
+
+def test_too_few_rows_to_hold_some_out_are_an_error():
     with raises(InputError, "too-few-rows-to-train") as caught:
         hold_out(EXAMPLES[:15], 1)
     assert "15 calibration rows are too few to train on; give at least 16" in str(caught.value)
