@@ -146,11 +146,13 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch):
     def peak(lines: int) -> int:
         path = write(tmp_path / f"{lines}.txt", some_lines(lines))
         tracemalloc.start()
-        rows = TrainingRows(setup.examples, setup.task, setup.dense, stored=classified(path))
+        text = classified(path)
+        rows = TrainingRows(setup.examples, setup.task, setup.dense, stored=text)
         count = sum(len(x.rows) for x in Batches(rows, 32, seed=0).of_epoch(0) if x.rows[0] < 0)
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert count == lines
+        assert 40_000 < sum(map(len, text._encoded.values())) <= 50_000  # of rows once encoded
         return most
 
     assert peak(6_000) < peak(1_000) + 500_000
