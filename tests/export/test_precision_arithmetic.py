@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -11,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from compressor.errors import InputError
 from compressor.export import int8 as int8_module
 from compressor.export.fp16 import to_fp16
-from compressor.export.int8 import quantize_columns, to_int8
+from compressor.export.int8 import Observed, products, quantize_columns, to_int8
 from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import largest
 
@@ -153,6 +155,49 @@ def test_what_cannot_be_quantized_is_left_alone():
         product(wide, "Gemm", transA=1),
     ):
         assert [n.op_type for n in to_int8(model).graph.node] == [model.graph.node[0].op_type]
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(20, 12), (12, 20)])
+@pytest.mark.parametrize("transposed", [True, False])
+def test_weights_of_few_output_columns_stay_as_they_are(
+    outputs: int, inputs: int, transposed: bool
+):
+    """However many inputs they have: a classifier's labels are told apart by small differences."""
+    weight = np.ones((inputs, outputs), np.float32)
+    model = product(weight.T.copy(), "Gemm", transB=1) if transposed else product(weight)
+    found = products(model.graph)
+    assert {name: columns for name, (_, columns) in found.items()} == (
+        {"y": 20} if outputs == 20 else {}
+    )
+
+
+@pytest.mark.parametrize("bias", [np.float32([0.5]), np.float32([[0.5] * 16]), np.float32(0.5)])
+def test_what_is_added_but_no_bias_of_the_columns_is_added_after_the_product(bias: np.ndarray):
+    """One number, which is repeated; a bias with two dimensions; a scalar."""
+    model = product(np.eye(16, dtype=np.float32))
+    model.graph.node[0].output[0] = "product"
+    model.graph.node.append(helper.make_node("Add", ["product", "bias"], ["y"]))
+    model.graph.initializer.append(numpy_helper.from_array(bias, "bias"))
+    x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(2, 16)
+    converted = to_int8(model, ranges={"x": (-1.0, 1.0)})
+    assert [node.op_type for node in converted.graph.node][-1] == "Add"
+    np.testing.assert_allclose(run(converted, x=x), x + bias, atol=0.01)
+
+
+def test_ranges_grow_with_every_batch(tmp_path: Path):
+    """The product's inputs as NumPy has them; the answers stay, and no file is left."""
+    weight = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    onnx.save(product(weight), tmp_path / "model.onnx")
+    observed = Observed(tmp_path / "model.onnx")
+    batches = [np.float32([[1, 2, 3, 4, 5, 6, 7, scale]]) for scale in (9, -3, 0.5)]
+    seen = []
+    for batch in batches:
+        (answer,) = observed.run({"x": batch, "another": batch}).values()
+        np.testing.assert_allclose(answer, batch @ weight, rtol=1e-5)
+        seen.append(observed.ranges["x"])
+    assert seen == [(1.0, 9.0), (-3.0, 9.0), (-3.0, 9.0)]
+    assert observed.path == tmp_path / "model.onnx"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
 def test_a_column_of_zeros_stays_zero():
