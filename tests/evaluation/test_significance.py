@@ -71,6 +71,17 @@ def test_draws_give_the_p_value_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) ->
         assert pair.points(name)[1] == theirs.score
 
 
+def test_draws_in_parts_are_those_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of seven draws, the last of one."""
+    metrics = [METRICS[name]() for name in ("bleu", "chrf")]
+    pair = Pair.of(metrics, *translated(40, 0.1))
+    whole = pair.bootstrap(50, 1)
+    monkeypatch.setattr("compressor.evaluation.metric.DRAWS_PER_CHUNK", 7 * 40)
+    parts = pair.bootstrap(50, 1)
+    for name in ("bleu", "chrf"):
+        np.testing.assert_allclose(parts[name], whole[name], rtol=1e-12)
+
+
 def test_p_value_is_that_of_a_normal_distribution_on_many_rows() -> None:
     """Two-sided, from the difference and the width of its interval."""
     for found in compare("translation", *independent(), resamples=4000):
