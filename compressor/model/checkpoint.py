@@ -23,6 +23,8 @@ from compressor.model.generation import save_generation
 from compressor.model.pruning_record import KEPT_UNITS, MODELING, PRUNING_RECORD, PruningRecord
 from compressor.model.sentence_head import HEAD, write_layout, write_settings
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
+from compressor.model.stored_configuration import configuration_difference
+from compressor.model.stored_tokenizer import difference_of
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.tokenizer import follow_sentence_settings, load_tokenizer, save_tokenizer
 from compressor.model.weights import computed_weights, load_model
@@ -59,6 +61,15 @@ class Checkpoint:
     @property
     def entry(self) -> Architecture:
         return architecture_of(self.model)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what is followed of its files that transformers alone would not follow."""
+        texts = (
+            difference_of(self.tokenizer),
+            configuration_difference(self.model.config, self.entry),
+        )
+        return [f"{text[0].upper()}{text[1:]}." for text in texts if text]
 
     @property
     def max_source_tokens(self) -> int:

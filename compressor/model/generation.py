@@ -141,6 +141,21 @@ def _settings_file(directory: Path) -> Path:
     return path if path.exists() else directory / "config.json"
 
 
+def take_class_tokens(model: Any, directory: Path) -> None:
+    """Take tokens that no file names from the model's configuration, in place.
+
+    Without a file of its own, transformers 4 takes all generation settings from the configuration,
+    also the tokens that its class has by default; 5 takes those that `config.json` lists.
+    """
+    path = _settings_file(directory)
+    if path.name == GENERATION_FILE:
+        return
+    listed = read_object(path, _MALFORMED)
+    for name in SUPPORTED:
+        if name.endswith("_token_id") and name not in listed:
+            setattr(model.generation_config, name, getattr(model.config, name, None))
+
+
 def require_start(settings: Any, directory: Path) -> None:
     """Set the token that a model starts with, in place, as `generate` does; require one."""
     if settings.decoder_start_token_id is None:
