@@ -182,7 +182,7 @@ def test_a_search_with_beams_is_compared_where_the_model_asks_for_one(tmp_path):
     """Settings that greedy search does not read are wrong in the artifact."""
     checkpoint = open_small("marian", tmp_path)
     model, graphs = checkpoint.model, TASKS["translation"].graphs
-    vary(model)
+    vary(model, 3)
     model.generation_config.update(num_beams=3, length_penalty=2.0, max_length=12)
     _, checks, inputs = export(checkpoint, tmp_path / "out")
     assert f"tokens of {2 * len(inputs)} rows with 3 beams" in [check.detail for check in checks]
