@@ -182,7 +182,7 @@ def export_model(
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True, exist_ok=True)
     file = graphs / "tokenizer.json"
-    write_tokenizer(checkpoint.tokenizer, file)  # fails sooner than graphs do
+    write_tokenizer(checkpoint.tokenizer, file, task.graphs.layout)  # fails sooner than graphs do
     TokenizerProbe.of(checkpoint, texts, pairs).check_file(file)
     task.graphs.export(network, graphs)
     inputs = [batch.inputs() for batch in batches]
