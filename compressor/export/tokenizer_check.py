@@ -107,6 +107,8 @@ class TokenizerProbe:
             rows = rows or [list(row) for row in wanted]
         if not self.writes:
             return
+        if getattr(tokenizer, "separate_vocabs", False):  # only ids of targets are decoded
+            rows = [list(row) for row in _encode(tokenizer, self.texts, target=True)]
         ids = sorted(set(target_ids(tokenizer).values()))
         tokens = [ids[i * len(ids) // _DECODED] for i in range(_DECODED)]
         tokens += sorted(tokenizer.added_tokens_decoder)[:_DECODED]

@@ -347,8 +347,8 @@ def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
         scores = raw.values[layer.name]
         if not all(map(math.isfinite, scores)):
             raise InputError(
-                f"{method.name} scores of layer {layer.name} are not finite; check the checkpoint "
-                "and the calibration rows with `compress evaluate`",
+                f"{method.name} scores of layer {layer.name} are not finite; check what the "
+                "checkpoint answers to the calibration rows in PyTorch",
                 id="scores-not-finite",
             )
         # Also of methods by gradients, which a unit whose gate is zero still has.

@@ -245,7 +245,7 @@ def require_finite(name: str, *moments: Tensor) -> None:
     if not all(bool(m.isfinite().all()) for m in moments):
         raise InputError(
             f"layer {name} produces NaN or infinite values on the calibration "
-            "rows; check the checkpoint with `compress evaluate`, or use other rows",
+            "rows; check what the checkpoint answers in PyTorch, or use other rows",
             id="activations-not-finite",
         )
 

@@ -258,8 +258,8 @@ class _Run:
         for step, loss in enumerate(losses, first):
             if not math.isfinite(loss):
                 raise InputError(
-                    f"the training loss is {loss} at step {step}; check the checkpoint with "
-                    "`compress evaluate`, or lower --learning-rate",
+                    f"the training loss is {loss} at step {step}; check what the "
+                    "checkpoint answers in PyTorch, or lower --learning-rate",
                     id="loss-not-finite",
                 )
             self._loss += loss
