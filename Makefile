@@ -3,6 +3,7 @@
 #   make test   installs the test extras too and runs the whole suite
 #   make quick  the tests that are not marked slow, in about two minutes on two cores
 #   make attack  kills, damage and strange input, before every release; under five minutes on two cores
+#   make mutants  deliberate faults, and how many of them the tests notice; hours, goes on where it was
 #   make test-optimum  exports opened by optimum-onnx and sentence-transformers, in .venv-optimum
 #   make docs   the documentation as a site, in site/
 #   make test-node  the example in examples/node; needs node and npm
@@ -13,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo docs test quick attack test-optimum test-node lint
+.PHONY: demo docs test quick attack mutants test-optimum test-node lint
 
 demo: $(VENV)/.installed
 	$(BIN)/compress demo --output demo-out
@@ -34,6 +35,9 @@ quick: $(VENV)/.installed-test
 
 attack: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m attack -n 2 --dist worksteal
+
+mutants: $(VENV)/.installed-mutants
+	OMP_NUM_THREADS=1 nice -n 19 $(BIN)/python -m tests.mutants
 
 test-optimum: $(OPTIMUM)/.installed
 	COMPRESS_OPTIMUM=$(CURDIR)/$(OPTIMUM)/bin/python OMP_NUM_THREADS=1 \
@@ -61,6 +65,10 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.installed-test: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[test]'
 	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-mutants: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[mutants]'
+	touch $@ $(VENV)/.installed $(VENV)/.installed-test
 
 $(VENV)/.installed-docs: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[docs]'

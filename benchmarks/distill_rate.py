@@ -30,13 +30,16 @@ from compressor.pipeline.inputs import encode
 from compressor.pipeline.run import export_checkpoint
 from compressor.recovery import RecoveryJob
 from compressor.recovery.distillation import Distillation
+from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
 from compressor.request import example
 from compressor.request.recipe import ExportRequest, make_request
 from compressor.tasks import TASKS
 from compressor.throughput.hardware import describe, versions
-from compressor.training.data import GPU_CHUNK_ROWS, Text, TextLines, TrainingRows, translate_lines
+from compressor.training.data import TrainingRows
 from compressor.training.loop import Schedule, _Run
-from compressor.training.optimizer import Precision, embedding_tables, has_bf16, sparse_gradients
+from compressor.training.optimizer import embedding_tables, sparse_gradients
+from compressor.training.precision import Precision, has_bf16
+from compressor.training.text import Text, TextLines
 
 KEPT = 0.6  # of the units of every sublayer
 WHOLE = 150_000, 7  # sentences and epochs that the stages are added up for

@@ -28,8 +28,9 @@ from compressor.runtime.engines import ENGINES
 from compressor.runtime.runtime import Runtime
 from compressor.tasks import TASKS, Rows, Task
 from compressor.throughput.hardware import describe
-from compressor.throughput.measure import Workload, make_workloads, measure
+from compressor.throughput.measure import measure
 from compressor.throughput.statistics import against_dense, summarize
+from compressor.throughput.workloads import Workload, make_workloads
 
 Row = dict[str, Any]
 Key = tuple[str, str, str]  # directory, engine, precision

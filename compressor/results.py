@@ -1,6 +1,8 @@
 """The typed results of a run's steps, which reports, gates and manifests read.
 
-Units are in the field names; ratios are pruned over dense where larger is better for pruned.
+Each can be written as JSON and read back. Units are in the field names; ratios are pruned over
+dense where larger is better for pruned. Results never change: a step that adds something returns
+a copy.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ ROUNDING = 1e-9
 
 
 def _is_number(value: Any, info: ValidationInfo) -> Any:
-    """Refuse truth values, which pydantic takes for 0 and 1; of a file also infinities."""
+    """Reject truth values, which pydantic takes for 0 and 1; in a file also infinities."""
     refused = isinstance(value, bool)
     if info.context and isinstance(value, str):
         refused = value != "NaN"
@@ -31,7 +33,7 @@ def _is_number(value: Any, info: ValidationInfo) -> Any:
 
 
 def _is_ratio(value: Any, info: ValidationInfo) -> Any:
-    """A number, or infinity: over the multiply-adds of a pruned model that has none left."""
+    """Accept a number, or infinity: over the multiply-adds of a pruned model that has none left."""
     return value if value in ("Infinity", math.inf) else _is_number(value, info)
 
 
@@ -193,7 +195,7 @@ class Source(ResultModel):
 
 
 class LayerCost(ResultModel):
-    """What reducing one sublayer of a kind to `units` units saves of a batch's time.
+    """Share of a batch's time that is saved by reducing one sublayer of a kind to `units` units.
 
     Measured on the model with all sublayers of the kind at `units` and all others dense; where the
     attentions of a stack keep equally many heads, with all of these at `units`.
@@ -217,7 +219,7 @@ class CostTable(ResultModel):
 
 
 class SpeedTry(ResultModel):
-    """A choice of units that was timed for the wanted speed-up."""
+    """A choice of units that was timed to see whether it reaches the wanted speed-up."""
 
     aim: Number  # the speed-up that was asked of the cost table
     predicted: Number  # by the cost table for the units chosen
@@ -239,7 +241,7 @@ class LayersTry(ResultModel):
 
 
 class SpeedSearch(ResultModel):
-    """How units were chosen for a speed-up: their costs, and the choices that were timed."""
+    """A search for units that reach a speed-up: their costs, and the choices that were timed."""
 
     wanted: Number
     costs: CostTable
@@ -262,7 +264,7 @@ class QualityCandidate(ResultModel):
 
 
 class QualitySearch(ResultModel):
-    """How far a model could be cut before the main metric fell by more than `drop`."""
+    """A search for the smallest model whose main metric fell by no more than `drop`."""
 
     drop: Number
     metric: str

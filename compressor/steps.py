@@ -26,8 +26,9 @@ from compressor.results import Variant
 from compressor.storage.disk import translate_disk_errors
 from compressor.storage.files import write_json
 from compressor.storage.hashes import sha256_below, sha256_of, sha256_of_text
+from compressor.storage.locks import lock_output
 from compressor.storage.manifest import GRAPHS_FILE
-from compressor.storage.staging import lock_output, move_files, remove_leftovers, staging
+from compressor.storage.staging import move_files, remove_leftovers, staging
 
 STATE = ".compress"
 _RUN = "run.json"

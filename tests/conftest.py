@@ -111,8 +111,9 @@ def _kept_exports(_shared: Path) -> Iterator[None]:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)  # the default of 700 takes twice the time
-    with kept_exports(_shared / "exports"), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KEPT_EXPORTS", str(_shared / "exports"))
+    exports = Path(os.environ.get("KEPT_EXPORTS", _shared / "exports"))
+    with kept_exports(exports), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KEPT_EXPORTS", str(exports))
         yield
 
 

@@ -15,6 +15,7 @@ from compressor.training.optimizer import (
     embedding_tables,
     orthogonalize,
     parameter_groups,
+    products_in,
     sparse_gradients,
 )
 
@@ -54,6 +55,18 @@ def test_rows_change_as_in_sparse_adam_and_others_stay_to_the_bit(sparse: bool):
     never, had = [4, 6, 7, 8, 9, 11], [0, 1, 2, 3, 5, 10]
     assert torch.equal(found[never], before[never])
     assert not torch.isclose(found[had], before[had]).any()
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_rows_decay_as_in_torchs_adamw(sparse: bool, monkeypatch):
+    """Where all rows have a gradient in every step."""
+    monkeypatch.setattr("tests.test_optimizer.STEPS", [list(range(ROWS))] * 3)
+    expected = train(
+        lambda table, decay: torch.optim.AdamW([table], lr=0.1, eps=EPS, weight_decay=decay),
+        sparse=False,
+        decay=0.5,
+    )
+    torch.testing.assert_close(train(by_rows, sparse=sparse, decay=0.5), expected)
 
 
 def test_on_a_gpu_all_rows_are_computed_and_the_same_ones_change(monkeypatch):
@@ -164,6 +177,24 @@ def test_matrices_of_similar_shape_are_changed_together_as_one_by_one(monkeypatc
     torch.testing.assert_close(own, other)
 
 
+def test_attention_stays_in_single_precision_where_products_are_halves():
+    """On a processor; the weights of attention are not rounded, and what it returns is not."""
+    torch.manual_seed(0)
+    inputs = [torch.randn(1, 2, 5, 4) for _ in range(3)]
+    mask = torch.ones(5, 5, dtype=torch.bool).tril()
+    expected = functional.scaled_dot_product_attention(
+        *(x.bfloat16().float() for x in inputs), attn_mask=mask
+    )
+    with products_in("bf16", "cpu"):
+        query, key, value = (x.bfloat16() for x in inputs)
+        found = functional.scaled_dot_product_attention(query, key, value=value, attn_mask=mask)
+        product = inputs[0] @ inputs[1].mT
+    assert (found.dtype, product.dtype) == (torch.float32, torch.bfloat16)
+    torch.testing.assert_close(found, expected)
+    with products_in("fp32", "cpu"):
+        assert (inputs[0] @ inputs[1].mT).dtype == torch.float32
+
+
 def test_products_of_the_layers_are_chosen_each_once():
     layer = nn.ModuleDict({"up": nn.Linear(4, 8), "norm": nn.LayerNorm(8)})
     layer["down"] = nn.Linear(4, 8)
@@ -174,5 +205,6 @@ def test_products_of_the_layers_are_chosen_each_once():
 
     _, muon = parameter_groups(model, model.parameters(), ["layer"], RATE, "fp32")
     assert [id(x) for x in muon["params"]] == [id(layer["up"].weight)]
+    assert (muon["muon"], muon["lr"]) == ("fp32", RATE)
     (group,) = parameter_groups(model, model.parameters(), [], RATE, "fp32")
     assert len(group["params"]) == len(list(model.parameters()))

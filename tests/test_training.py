@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from compressor.errors import InputError
 from compressor.tasks import Batch, Example
 from compressor.training import loop
-from compressor.training.data import TrainingRows
+from compressor.training.data import TrainingRows, hold_out
 from compressor.training.loop import Problem, Schedule, train
 from tests.helpers.errors import raises
 
@@ -67,18 +68,55 @@ class Regression(Problem):
         return float((self.weight.detach() - WANTED).norm())
 
 
-def test_it_finds_the_answer_and_tells_of_every_epoch():
-    problem, lines, steps = Regression(noise=0), [], []
-    schedule = Schedule(60, batch_size=8, weight_decay=0, patience=60, steps=999)  # more than all
-    shown = {"report": lines.append, "progress": lambda *step: steps.append(step)}
-    trained = train(problem, DATA, schedule, **shown)
+def test_it_finds_the_answer():
+    problem = Regression(noise=0)
+    train(problem, DATA, Schedule(60, batch_size=8, weight_decay=0, patience=60))
     torch.testing.assert_close(problem.weight.detach(), WANTED, atol=0.02, rtol=0)
-    assert len(lines) == len(trained.history) <= 60
-    assert set(trained.history[0]) == {"epoch", "loss", "validation", "status"}
-    assert steps[0] == (1, 300)
-    assert steps[-1] == (trained.steps, 300)
-    assert problem.progress[0] == 0
-    assert problem.progress[7] == pytest.approx(7 / 300)
+
+
+def test_every_epoch_is_told_and_recorded():
+    lines: list[str] = []
+    trained = train(Regression([2.0, 1.0]), DATA, Schedule(2, batch_size=8), report=lines.append)
+    first, second = trained.history
+    assert (first["epoch"], first["validation"], first["status"]) == (1, 2.0, "")
+    assert lines == [
+        f"  epoch 1 of 2: loss {first['loss']:.4f}, held-out 2.0000",
+        f"  epoch 2 of 2: loss {second['loss']:.4f}, held-out 1.0000",
+    ]
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_its_steps():
+    """Of weights that stay where they are: the mean square of all rows, in NumPy's way."""
+    problem = Regression(noise=0)
+    problem.groups = lambda: [{"params": [problem.weight], "lr": 0.0}]
+    trained = train(problem, DATA, Schedule(1, batch_size=8, weight_decay=0))
+    rows = torch.tensor([e.source for e in EXAMPLES]).float()
+    assert trained.history[0]["loss"] == pytest.approx(float((rows @ WANTED).pow(2).mean()))
+
+
+def test_steps_are_shown_and_their_share_is_told():
+    """At most the steps of the epochs, however many are allowed."""
+    problem, steps = Regression(noise=0), []
+    schedule = Schedule(60, batch_size=8, patience=60, steps=999)
+    trained = train(problem, DATA, schedule, progress=lambda *step: steps.append(step))
+    assert (steps[0], steps[-1]) == ((1, 300), (trained.steps, 300))
+    assert problem.progress[:8] == pytest.approx([step / 300 for step in range(8)])
+
+
+def test_every_epoch_sees_every_row_once_in_another_order():
+    problem = Regression()
+    train(problem, DATA, Schedule(3, batch_size=8, patience=9))
+    epochs = [list(chain(*problem.seen[i : i + 5])) for i in (0, 5, 10)]
+    assert all(sorted(rows) == list(range(40)) for rows in epochs)
+    assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+def test_the_users_random_state_is_left_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    train(Regression(), DATA, Schedule(1))
+    assert torch.equal(torch.rand(1), expected)
 
 
 def test_the_best_weights_come_back_and_training_stops():
@@ -93,6 +131,31 @@ def test_the_best_weights_come_back_and_training_stops():
     assert len(kept) == 4
     assert (trained.best, trained.best_epoch) == (1.0, 2)
     assert torch.equal(problem.weight.detach(), kept[1])
+
+
+def test_no_step_follows_the_epoch_that_ends_the_patience():
+    """The first of nine epochs is the best, and two worse ones are waited for."""
+    problem, lines = Regression([1.0, 2.0, 2.0]), []
+    trained = train(problem, DATA, Schedule(9, batch_size=8, patience=2), report=lines.append)
+    assert (trained.stopped_early, trained.steps, len(problem.seen)) == (True, 15, 15)
+    assert ["stopping early" in line for line in lines] == [False, False, True]
+
+
+def test_patience_that_ends_with_the_last_epoch_stops_nothing():
+    lines = []
+    schedule = Schedule(3, batch_size=8, patience=2)
+    trained = train(Regression([1.0, 2.0, 2.0]), DATA, schedule, report=lines.append)
+    assert (trained.stopped_early, trained.waited, trained.steps) == (False, 2, 15)
+    assert "stopping early" not in lines[-1]
+
+
+def test_epochs_that_cannot_be_judged_yet_do_not_try_the_patience():
+    """After the first judged epoch two are not; the fifth is better, and two worse ones follow."""
+    problem = Regression([None, 2.0, None, None, 1.0, 1.5, None, 1.2, 0.0])
+    trained = train(problem, DATA, Schedule(9, batch_size=8, patience=2))
+    assert (trained.best, trained.best_epoch, trained.waited) == (1.0, 5, 2)
+    assert trained.stopped_early
+    assert len(trained.history) == 8
 
 
 def test_batches_of_many_tokens_are_trained_on_in_parts(monkeypatch):
@@ -232,6 +295,37 @@ def test_a_limit_of_time_ends_the_training_and_the_decay(monkeypatch):
     assert rates.index(max(rates)) < 10
     assert rates[-1] < 0.1 * max(rates)
     assert sorted(rates[10:], reverse=True) == rates[10:]
+
+
+def test_time_before_a_stop_counts(tmp_path: Path, monkeypatch):
+    """A training that had its time does not go on."""
+    seconds = iter(range(10_000))
+    monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(seconds)))
+    state, schedule = tmp_path / "state", Schedule(60, batch_size=8, patience=60, seconds=50)
+    first = train(Regression(), DATA, schedule, state=state)
+    again = train(Regression(), DATA, schedule, state=state)
+    assert (again.steps, again.seconds) == (first.steps, first.seconds)
+
+
+def test_a_tenth_of_the_rows_is_held_out_but_at_least_eight():
+    for count, held in ((120, 12), (40, 8), (16, 8)):
+        learn, out = hold_out((EXAMPLES * 3)[:count], seed=1)
+        assert (len(learn), len(out)) == (count - held, held)
+
+
+def test_held_out_rows_are_drawn_by_the_seed():
+    """The same rows as ever, whatever the order of the first epoch is; both parts in order."""
+    learn, held = hold_out(EXAMPLES, 1)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(1 << 20)).tolist()
+    assert [e.row for e in held] == sorted(order[:8])
+    assert [e.row for e in learn] == sorted(order[8:])
+    assert hold_out(EXAMPLES, 2) != (learn, held)
+
+
+def test_too_few_rows_to_hold_some_out_are_an_error():
+    with raises(InputError, "too-few-rows-to-train") as caught:
+        hold_out(EXAMPLES[:15], 1)
+    assert "15 calibration rows are too few to train on; give at least 16" in str(caught.value)
 
 
 def test_waiting_for_losses_counts(monkeypatch):

@@ -36,7 +36,7 @@ from compressor.runtime.batching import by_length
 from compressor.tasks import TASKS
 from compressor.throughput import WorkSize, measure, ratio_of_multiply_adds, shape_of, summarize
 from compressor.throughput.hardware import cores, describe, versions
-from compressor.throughput.measure import Workload, make_workloads
+from compressor.throughput.workloads import Workload, make_workloads
 
 PROGRAMS = ("eager", "compile", "ctranslate2")
 QUALITY_ROWS = 64  # rows per batch while quality is measured

@@ -11,7 +11,7 @@ from typing import Any
 import compressor
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.parallel import launch
+from compressor.parallel import accelerate_options, launch
 from compressor.request import example
 from compressor.request.recipe import Recipe, make_recipe
 
@@ -28,7 +28,7 @@ CASES = {"classifier": "a good case", "translator": "a hard one without training
 def run(output: o.Output, typed: dict[str, Any], config: o.Config = None) -> int:
     """Score heads and neurons, remove some, export to ONNX, check, evaluate, time, and report."""
     recipe = _as_launched(make_recipe(config, **typed))
-    launch.start(recipe.device, launch.wants_shards())
+    launch.start(recipe.device, accelerate_options.wants_shards())
     launch.require_same_versions(compressor.__version__)
     from compressor.pipeline.run import run as run_pipeline
     from compressor.report.rules import exit_status
@@ -45,9 +45,9 @@ def run(output: o.Output, typed: dict[str, Any], config: o.Config = None) -> int
 
 def _as_launched(recipe: Recipe) -> Recipe:
     """The recipe with what a launcher's configuration says, where the recipe leaves it open."""
-    precision = launch.training_precision()
+    precision = accelerate_options.training_precision()
     recovery = [step.with_precision(precision) for step in recipe.recovery]
-    device = "cpu" if recipe.device == "auto" and launch.wants_cpu() else recipe.device
+    device = "cpu" if recipe.device == "auto" and accelerate_options.wants_cpu() else recipe.device
     return recipe.model_copy(update={"recovery": recovery, "device": device})
 
 

@@ -34,7 +34,7 @@ def score(
     from compressor.pipeline.score import is_scores_file, write_scores
     from compressor.request.validate import score_requests
     from compressor.storage.files import require_file
-    from compressor.study.agreement import (
+    from compressor.study.compare_scores import (
         compare_scores,
         comparison_plot,
         comparison_text,

@@ -21,7 +21,22 @@ def answers(
     precision: str | None = None,
     engine: str = "onnxruntime",
 ) -> list[str]:
-    """The outputs for all rows in their order, by default in the artifact's default precision."""
+    """Answer rows with an exported model.
+
+    Ranks take chunks of rows in turn. Files are not checked for damage here.
+
+    Args:
+        directory: of the artifact.
+        rows: of the artifact's task.
+        device: `cpu` or `cuda`.
+        num_beams: width of the beam search; None for the artifact's own.
+        progress: receives the number of rows answered by this rank.
+        precision: of the graphs; None for the artifact's default.
+        engine: that runs them.
+
+    Returns:
+        The outputs for the rows of all ranks, in their order.
+    """
     task = TASKS[rows.task]
     runtime = task.open(
         directory, device=device, threads=parallel.threads(), precision=precision, engine=engine
@@ -29,7 +44,7 @@ def answers(
     settings = task.answer_settings(rows)
     outputs: dict[int, list[str]] = {}  # number of the first row -> outputs
     done = 0
-    starts = parallel.dealt(range(0, rows.count, _CHUNK_ROWS))
+    starts = parallel.round_robin(range(0, rows.count, _CHUNK_ROWS))
     total = sum(min(_CHUNK_ROWS, rows.count - start) for start in starts)
     with one_warning_of_cut():
         for start in starts:

@@ -49,7 +49,8 @@ def write_translator(network: Network, directory: Path, precision: str) -> None:
     bias = torch.full_like(usual, NEVER)  # [tokens]
     scored = _scored(network)
     bias[scored] = usual[scored]
-    bias[generation_settings(model)["suppress_tokens"]] = NEVER
+    settings = Generation(**generation_settings(model))
+    bias[[*settings.banned, *settings.suppress_tokens]] = NEVER
     spec.decoder.projection.bias = bias
     _name_tokens(spec, model, network.checkpoint.tokenizer)
     spec.validate()

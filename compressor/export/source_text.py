@@ -14,14 +14,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import transformers
 from torch import nn
 
 from compressor.errors import InputError, VerificationError
 from compressor.export.vocabulary import CHUNK, is_short
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.modes import quiet_transformers, shared_copy
-from compressor.model.tokenizer import remember_limits, save_tokenizer
+from compressor.model.stored_tokenizer import open_tokenizer
+from compressor.model.tokenizer import save_tokenizer
 from compressor.runtime.batching import in_chunks
 from compressor.tasks.texts import TextFile
 
@@ -111,8 +111,7 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
         cut_file(path, kept)
         for other in {*directory.iterdir()} - {path, directory / "tokenizer_config.json"}:
             other.unlink()  # a vocabulary in another form, with all tokens
-        smaller = transformers.AutoTokenizer.from_pretrained(directory)
-        remember_limits(smaller)
+        smaller = open_tokenizer(directory)
     smaller.model_max_length = tokenizer.model_max_length
     wanted = dict(zip(tokenizer.convert_ids_to_tokens(kept), range(len(kept)), strict=True))
     if smaller.get_vocab() != wanted:

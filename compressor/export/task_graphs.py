@@ -125,7 +125,12 @@ class TaskGraphs(ABC):
         """`expect` and `verify` for an artifact's float32 graphs, opened with these options."""
         expected = self.expect(model, directory, batches)
         trim_memory()
-        return self.verify(expected, self.task.open(directory, precision=BASE, **options))
+        runtime = self.task.open(directory, precision=BASE, **options)
+        return [*self.verify(expected, runtime), *self.check_search(model, batches, runtime)]
+
+    def check_search(self, model: nn.Module, batches: Batches, runtime: Any) -> list[Check]:
+        """Compare how an opened artifact searches among a decoder's answers with the model."""
+        return []
 
     @abstractmethod
     def observe(
@@ -177,7 +182,7 @@ def export_model(
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True, exist_ok=True)
     file = graphs / "tokenizer.json"
-    write_tokenizer(checkpoint.tokenizer, file)  # fails sooner than graphs do
+    write_tokenizer(checkpoint.tokenizer, file, task.graphs.layout)  # fails sooner than graphs do
     TokenizerProbe.of(checkpoint, texts, pairs).check_file(file)
     task.graphs.export(network, graphs)
     inputs = [batch.inputs() for batch in batches]

@@ -18,7 +18,7 @@ from compressor.export.for_cuda import CudaForm
 from compressor.export.fused import fuse
 from compressor.export.int8 import Array, Observed
 from compressor.export.precision_names import BASE
-from compressor.export.task_graphs import Batches, Network, TaskGraphs
+from compressor.export.task_graphs import Batches, Inputs, Network, TaskGraphs
 from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.export.translator_graphs import TranslatorEncoder
 from compressor.export.verify import Compared, Expected, Spooled
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 OUTPUT_TOKENS = "output_tokens.json"
 # Tokens to generate at most, plus two per source token: to observe ranges, and to compare.
 _OBSERVED, _COMPARED = 8, 32
+_SEARCHED = 2  # rows of each batch to compare a search with beams on
 
 
 class TranslatorGraphs(TaskGraphs):
@@ -136,6 +137,26 @@ class TranslatorGraphs(TaskGraphs):
         translations = verify.translation_check(rows(), fewer if scored < all_tokens else "")
         return [verify.logit_check(differences), translations]
 
+    @torch.no_grad()
+    def check_search(self, model: nn.Module, batches: Batches, runtime: Any) -> list[Check]:
+        """Of some rows what the model's own number of beams finds, as greedy tokens in `verify`."""
+        artifact: TranslationArtifact = runtime.artifact
+        settings, tokens, rows = artifact.generation, runtime.tokens.ids.tolist(), 0
+        if settings.num_beams == 1:
+            return []
+        for batch in batches:
+            inputs = {name: batch[name][:_SEARCHED] for name in ("input_ids", "attention_mask")}
+            most = _most_steps(settings, inputs["input_ids"])
+            found = runtime.generate({n: x.numpy() for n, x in inputs.items()}, max_new_tokens=most)
+
+            def search(inputs: Inputs = inputs, most: int = most) -> list[list[int]]:
+                answers = vocabulary.searched(model, inputs, tokens, max_new_tokens=most)
+                return [_answer_in(row[1:], artifact) for row in answers]
+
+            verify.require_searched(model, search, [_answer_in(row, artifact) for row in found])
+            rows += len(found)
+        return [verify.search_check(rows, settings.num_beams)]
+
     def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
         differences: list[float] = []
         same: list[bool] = []
@@ -212,6 +233,15 @@ class TranslatorGraphs(TaskGraphs):
 def _most_steps(settings: Generation, sources: Any) -> int:
     """How many tokens to compare at most, for sources [rows, tokens]."""
     return min(settings.limit, _COMPARED + 2 * sources.shape[1])
+
+
+def _answer_in(row: list[int], artifact: TranslationArtifact) -> list[int]:
+    """The tokens up to the first end, and before padding, which a search puts behind an answer."""
+    ends = artifact.generation.eos_token_id
+    for i, token in enumerate(row):
+        if token in ends or token == artifact.pad_token_id:
+            return row[: i + (token in ends)]
+    return row
 
 
 def _along_greedy(

@@ -179,6 +179,29 @@ def greedy(
     return arrays, outputs.numpy(), (model(**row).logits[0].numpy() for row in rows)
 
 
+def searched(
+    model: Any, batch: Mapping[str, Tensor], tokens: Sequence[int], **options: Any
+) -> list[list[int]]:
+    """What PyTorch generates with some tokens, the start token first and padded."""
+    with restricted(model, tokens):
+        rows: list[list[int]] = generate(model, batch, **options).tolist()
+    return rows
+
+
+@contextmanager
+def perturbed(model: Any, share: float, seed: int) -> Iterator[None]:
+    """Within the context, the PyTorch model's logits are off by up to a share of the largest."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def change(module: nn.Module, inputs: object, logits: Tensor) -> Tensor:
+        noise = 2 * torch.rand(logits.shape, generator=generator) - 1
+        largest = logits.where(logits.isfinite(), 0).abs().max()
+        return logits + share * largest * noise.to(logits)
+
+    with hooks([model.get_output_embeddings().register_forward_hook(change)]):
+        yield
+
+
 def bias_of(model: Any) -> Tensor:
     """The bias of the logits, [tokens]; zeros without one."""
     name = architecture_of(model).logits_bias
@@ -192,8 +215,8 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
     settings: Any = model.generation_config
     end = settings.eos_token_id
     ends = [] if end is None else [end] if isinstance(end, int) else list(end)
-    # As in `generate`, the end token is never banned.
-    banned = {word[0] for word in settings.bad_words_ids or []} - set(ends)
+    # As in `generate`, an end token is never banned as a word.
+    banned = sorted({word[0] for word in settings.bad_words_ids or []} - set(ends))
     # Numbers of tokens include the start token, as in `generate`.
     min_length = settings.min_length or 0
     if settings.min_new_tokens is not None:
@@ -212,7 +235,8 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
         "early_stopping": settings.early_stopping or False,
         "forced_bos_token_id": settings.forced_bos_token_id,
         "forced_eos_token_id": settings.forced_eos_token_id,  # one, or several that tie
-        "suppress_tokens": sorted(banned | set(settings.suppress_tokens or [])),
+        "bad_words_ids": [[token] for token in banned],
+        "suppress_tokens": sorted(set(settings.suppress_tokens or [])),
         "no_repeat_ngram_size": settings.no_repeat_ngram_size or 0,
         "renormalize_logits": bool(settings.renormalize_logits),
     }

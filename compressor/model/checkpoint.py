@@ -28,6 +28,8 @@ from compressor.model.pruning_record import (
 )
 from compressor.model.sentence_head import HEAD, write_layout, write_settings
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
+from compressor.model.stored_configuration import configuration_difference
+from compressor.model.stored_tokenizer import difference_of
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.tokenizer import follow_sentence_settings, load_tokenizer, save_tokenizer
 from compressor.model.weights import computed_weights, load_model
@@ -66,6 +68,15 @@ class Checkpoint:
         return architecture_of(self.model)
 
     @property
+    def notes(self) -> list[str]:
+        """Sentences on what is followed of its files that transformers alone would not follow."""
+        texts = (
+            difference_of(self.tokenizer),
+            configuration_difference(self.model.config, self.entry),
+        )
+        return [f"{text[0].upper()}{text[1:]}." for text in texts if text]
+
+    @property
     def max_source_tokens(self) -> int:
         """The longest input it has positions for, special tokens included."""
         positions = self.entry.most_positions(self.model.config) or POSITIONS
@@ -73,11 +84,22 @@ class Checkpoint:
 
 
 def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
-    """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
+    """Load the PyTorch model of a compressed (or dense) checkpoint, in evaluation mode.
 
-    Strict: raises `InputError` if any weight is missing, of the wrong shape, or not finite, or if
-    one is left over (but for heads of other tasks). `verify` checks the files against
-    `manifest.json` first, where there is one; a pruned checkpoint without one is warned of.
+    No weight is ever initialized at random: each must be in the checkpoint, and nothing may be left
+    over but heads of other tasks.
+
+    Args:
+        directory: of the checkpoint, such as an artifact of `compress run`.
+        verify: check the files against `manifest.json` first; a pruned checkpoint without one is
+            warned of.
+
+    Returns:
+        The model in float32 on the CPU.
+
+    Raises:
+        InputError: a file has changed or cannot be read, the architecture is not supported, or a
+            weight is missing, left over, of another shape, or not finite.
     """
     return open_checkpoint(str(directory), verify=verify).model
 

@@ -21,6 +21,7 @@ from compressor.model.architecture import (
 from compressor.model.architectures import architecture
 from compressor.model.location import require_checkpoint
 from compressor.model.reading import malformed, read_object
+from compressor.model.stored_configuration import follow_stored
 from compressor.storage.input_files import shown
 
 _MALFORMED = "config-malformed"
@@ -51,6 +52,8 @@ _MODELS = {
     "is_decoder": "is a decoder, whose tokens do not see those behind them",
     "add_cross_attention": "is one part of an encoder–decoder",
     "pruned_heads": "lost heads in an earlier transformers, and version 5 reads no such checkpoint",
+    "tie_encoder_decoder": "has one set of weights for encoder and decoder, and version 5 of "
+    "transformers reads no such checkpoint",
 }
 
 
@@ -67,6 +70,7 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
         )
     except Exception as error:  # whatever the library trips over is in the files
         raise malformed(path, error, _MALFORMED) from error
+    follow_stored(config, values, entry, path)
     _require_none(_wrong_values(config, entry, path), path)
     refused = entry.refuse(config)
     if refused is not None:
@@ -110,8 +114,9 @@ def _require_variant(values: Mapping[str, Any], entry: Architecture, path: Path)
     joined = values.get("is_encoder_decoder")
     if joined is not None and bool(joined) is not generates:
         raise _unsupported(path, f"sets is_encoder_decoder to {str(joined)[:20]}")
-    positions = values.get("position_embedding_type")
-    if positions not in (None, "absolute"):
+    # transformers 4 adds no positions for null.
+    positions = values.get("position_embedding_type", "absolute")
+    if positions != "absolute":
         problem = f"sets position_embedding_type to {str(positions)[:40]}"
         reason = "transformers has no such positions any more"
         raise _unsupported(path, problem, reason, "positions-unsupported")

@@ -14,13 +14,14 @@ from typing import Annotated, Any, Literal
 import transformers
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from compressor.errors import CompressWarning, did_you_mean
+from compressor.errors import CompressWarning, UsageError, did_you_mean
 from compressor.model.modes import quiet_transformers
 from compressor.model.reading import malformed, read_object, require_supported, unsupported
 from compressor.options.bounds import MOST_BEAMS
 
 GENERATION_FILE = "generation_config.json"
 _MALFORMED = "generation-config-malformed"
+_TIE = "they tie in the last place, so that a search with several beams has no certain result"
 MOST_LENGTH = 1_000_000
 
 
@@ -106,7 +107,8 @@ def check_generation(directory: Path, rows: int) -> None:
     """
     path, unknown = _settings_file(directory), []
     has_own_file = path.name == GENERATION_FILE
-    for name, value in read_object(path, _MALFORMED).items():
+    values = read_object(path, _MALFORMED)
+    for name, value in values.items():
         if value is None or name in HARMLESS:
             continue
         if name in SUPPORTED:
@@ -119,6 +121,9 @@ def check_generation(directory: Path, rows: int) -> None:
             raise unsupported(path, name, value, "it is of a later transformers")
         else:
             unknown.append(name)
+    forced = values.get("forced_eos_token_id")
+    if (values.get("num_beams") or 1) > 1 and _tie(forced, values.get("suppress_tokens")):
+        raise unsupported(path, "forced_eos_token_id", forced, _TIE)
     if not has_own_file:
         return
     if unknown:
@@ -136,9 +141,40 @@ def check_generation(directory: Path, rows: int) -> None:
         raise malformed(path, error, _MALFORMED) from error
 
 
+def _tie(forced: list[int] | int | None, suppressed: list[int] | None) -> bool:
+    # As `Generation.ends_tie` of the runtime, which this room does not import.
+    return isinstance(forced, list) and len({*forced} - {*(suppressed or ())}) > 1
+
+
+def require_beams(settings: Any, flag: str, beams: int | None) -> None:
+    """Raise UsageError for several beams where a model's settings give them no certain result."""
+    forced, suppressed = settings.forced_eos_token_id, settings.suppress_tokens
+    if (beams or 1) > 1 and _tie(forced, suppressed):
+        raise UsageError(
+            f"{flag} {beams}: the model's forced_eos_token_id has several tokens, and {_TIE}; "
+            f"leave {flag} out",
+            id="forced-ends-tie",
+        )
+
+
 def _settings_file(directory: Path) -> Path:
     path = directory / GENERATION_FILE
     return path if path.exists() else directory / "config.json"
+
+
+def take_class_tokens(model: Any, directory: Path) -> None:
+    """Take tokens that no file names from the model's configuration, in place.
+
+    Without a file of its own, transformers 4 takes all generation settings from the configuration,
+    also the tokens that its class has by default; 5 takes those that `config.json` lists.
+    """
+    path = _settings_file(directory)
+    if path.name == GENERATION_FILE:
+        return
+    listed = read_object(path, _MALFORMED)
+    for name in SUPPORTED:
+        if name.endswith("_token_id") and name not in listed:
+            setattr(model.generation_config, name, getattr(model.config, name, None))
 
 
 def require_start(settings: Any, directory: Path) -> None:

@@ -268,6 +268,15 @@ def find_sublayer(model: nn.Module, paths: Mapping[str, Any], index: int) -> Pla
     )
 
 
+STORED_VALUES = "stored_values"
+
+
+def set_stored_values(config: Any) -> None:
+    """Set what transformers changes while it loads a configuration to what its file says."""
+    for name, value in (getattr(config, STORED_VALUES, None) or {}).items():
+        setattr(config, name, value)
+
+
 class WeightsMisfit(ValueError):
     """The stored weights are not those of the model that `config.json` describes."""
 
@@ -309,6 +318,7 @@ class _Pruned(transformers.PreTrainedModel):
             pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
         )
         model, info = loaded
+        set_stored_values(model.config)
         if getattr(model.config, "kept_units", None):
             misfits = {
                 name: f", stored {tuple(held)} instead of {tuple(wanted)}"

@@ -112,8 +112,12 @@ def tokens_of(mask: Tensor, model: nn.Module, layer_path: str) -> Tensor:
 
 
 @contextmanager
-def masks_unread(device: str) -> Iterator[None]:
-    """On a GPU, transformers does not look whether masks hide anything: the host would wait."""
+def skip_mask_inspection(device: str) -> Iterator[None]:
+    """Keep transformers from inspecting masks on a GPU, which the host would wait for.
+
+    Args:
+        device: of the model; on the CPU nothing changes.
+    """
     if not device.startswith("cuda"):
         yield
         return
@@ -142,8 +146,16 @@ def hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 
 @contextmanager
-def returned(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The outputs of modules while the context lasts, by path, in the order in which they run."""
+def record_outputs(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Record the outputs of modules within the context.
+
+    Args:
+        model: the model.
+        paths: of its modules.
+
+    Yields:
+        Path -> the latest output, in the order in which the modules run.
+    """
     outputs: dict[str, Any] = {}
 
     def keep(path: str, module: nn.Module, inputs: Any, output: Any) -> None:
@@ -156,8 +168,15 @@ def returned(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]
 
 
 @contextmanager
-def received(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """The first input of each run of a module while the context lasts; empty for None."""
+def record_inputs(module: nn.Module | None) -> Iterator[list[Tensor]]:
+    """Record the inputs of a module within the context.
+
+    Args:
+        module: None records nothing.
+
+    Yields:
+        The first argument of each of its runs.
+    """
     inputs: list[Tensor] = []
     watched = [] if module is None else [module]
     with hooks(

@@ -20,6 +20,7 @@ from compressor.model import modeling_pruned, modeling_tokens
 from compressor.model.architecture import NEURONS
 from compressor.model.architectures import architecture_of, one_token_paths
 from compressor.model.reading import malformed, read_object
+from compressor.model.stored_configuration import needs_own_class
 from compressor.model.sublayers import Mask, kind_of
 
 PRUNING_RECORD = "units.json"
@@ -87,7 +88,8 @@ def pruned_config(model: Any, mask: Mask) -> Any:
     """A copy of a model's configuration, for the model with the units that `mask` keeps."""
     entry, pruned = architecture_of(model), copy.deepcopy(model.config)
     name = modeling_pruned.pruned_class(type(model).__name__).__name__
-    if all(map(all, mask.keep.values())):  # an ordinary model, which needs no code beside it
+    # An ordinary model needs no code beside it.
+    if all(map(all, mask.keep.values())) and not needs_own_class(pruned, entry):
         pruned.architectures = [name.removeprefix("Pruned")]
         return pruned
     pruned.architectures = [name]

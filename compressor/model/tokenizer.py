@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import transformers
 from tokenizers import Tokenizer, normalizers, processors
 
-from compressor.errors import InputError
+from compressor.errors import CompressWarning, InputError
 from compressor.model.architecture import decoder_tokens
 from compressor.model.languages import languages
 from compressor.model.modes import quiet_transformers
 from compressor.model.reading import first_line, malformed
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
+from compressor.model.stored_tokenizer import (
+    difference_of,
+    keep_pipeline,
+    open_tokenizer,
+    save_pipeline,
+)
 from compressor.storage.input_files import panics_raised
 
 # Vocabularies are often padded to a round number of rows; no model has more rows than this without
@@ -29,19 +35,20 @@ _NO_POST_PROCESSOR = processors.TemplateProcessing("$A", "$A $B:1")  # behaves a
 
 
 def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any:
-    """The tokenizer of a checkpoint; raises InputError where it cannot be used with its model."""
+    """The tokenizer of a checkpoint; raises InputError where it cannot be used with its model.
+
+    Warns where it reads texts otherwise than transformers alone would.
+    """
+    writes = bool(config.is_encoder_decoder)
     try:
         with quiet_transformers(), panics_raised():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(
-                directory, local_files_only=True, trust_remote_code=trust_remote_code
-            )
+            tokenizer = open_tokenizer(directory, trust_remote_code, writes)
             # M2M100's languages are no words of a text. The hub's files make them special tokens; a
             # tokenizer that transformers 5 makes and saves does not.
             ids = getattr(tokenizer, "lang_token_to_id", {})
             if not ids.keys() <= set(tokenizer.all_special_tokens):
                 tokens = sorted(ids, key=ids.__getitem__)
                 tokenizer.add_special_tokens({"extra_special_tokens": tokens})
-            remember_limits(tokenizer)
             vocabulary = tokenizer.get_vocab()
             if not all(type(token) is int and token >= 0 for token in vocabulary.values()):
                 raise ValueError("a token has no number")
@@ -61,6 +68,10 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
             id="tokenizer-missing",
         )
     _require_fit(tokenizer, vocabulary, config, directory)
+    _require_same_each_time(tokenizer, directory)
+    if difference_of(tokenizer):
+        text = f"of {directory}, {difference_of(tokenizer)}"
+        warnings.warn(text, CompressWarning, stacklevel=2)
     return tokenizer
 
 
@@ -99,6 +110,17 @@ def _require_fit(
         )
 
 
+def _require_same_each_time(tokenizer: Any, directory: Path) -> None:
+    model = tokenizer.backend_tokenizer.model if tokenizer.is_fast else None
+    if getattr(model, "dropout", None):
+        raise InputError(
+            f"the tokenizer.json of {directory} leaves out merges at random (dropout "
+            f"{model.dropout:g}), so that a text has other tokens each time; set dropout to null "
+            "there, as it is meant outside of training",
+            id="tokenizer-at-random",
+        )
+
+
 def target_ids(tokenizer: Any) -> dict[str, int]:
     """Token -> id in the target's vocabulary; a Marian tokenizer may have two."""
     if not getattr(tokenizer, "separate_vocabs", False):
@@ -123,13 +145,6 @@ def target_side(tokenizer: Any) -> Iterator[None]:
             tokenizer._switch_to_input_mode()
 
 
-def remember_limits(tokenizer: Any) -> None:
-    """Note how a fast tokenizer's own file cuts and pads, before a call changes that."""
-    if tokenizer.is_fast:
-        backend = tokenizer.backend_tokenizer
-        tokenizer.stored_limits = backend.truncation, backend.padding
-
-
 def save_tokenizer(tokenizer: Any, directory: Path) -> None:
     """Write a tokenizer's files, which cut and pad as they did, not as in the last call."""
     if tokenizer.is_fast:
@@ -143,6 +158,7 @@ def save_tokenizer(tokenizer: Any, directory: Path) -> None:
             backend.enable_padding(**padding)
     with quiet_transformers():
         tokenizer.save_pretrained(directory)
+    save_pipeline(tokenizer, directory)
 
 
 def follow_sentence_settings(
@@ -170,6 +186,7 @@ def follow_sentence_settings(
         steps = list(current) if several else [] if current is None else [current]
         if not any(isinstance(step, normalizers.Lowercase) for step in steps):
             backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+            keep_pipeline(tokenizer)
     # The package hands on what a tokenizer gives unasked.
     if is_cross_encoder(config) and "token_type_ids" not in tokenizer.model_input_names:
         backend.post_processor = _without_types(backend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -12,14 +13,14 @@ import torch
 import transformers
 from torch import nn
 
-from compressor.errors import InputError
+from compressor.errors import CompressWarning, InputError
 from compressor.model.architecture import ENCODER, Architecture, decoder_tokens
 from compressor.model.architectures import find_sublayers
 from compressor.model.configuration import require_layers
-from compressor.model.generation import check_generation, require_start
+from compressor.model.generation import check_generation, require_start, take_class_tokens
 from compressor.model.location import StoredTensor, misfit, require_usable
 from compressor.model.memory import drop_mapped_weights
-from compressor.model.modeling_pruned import WeightsMisfit, pruned_class
+from compressor.model.modeling_pruned import WeightsMisfit, pruned_class, set_stored_values
 from compressor.model.modes import quiet_transformers
 from compressor.model.pruning_record import (
     PRUNING_RECORD,
@@ -28,6 +29,11 @@ from compressor.model.pruning_record import (
     without_code,
 )
 from compressor.model.reading import malformed
+from compressor.model.stored_configuration import (
+    configuration_difference,
+    says_untied,
+    untied_weights,
+)
 from compressor.model.sublayers import Mask, Sublayer
 
 # Numbers of positions and types, which earlier versions of transformers stored as well.
@@ -110,10 +116,15 @@ def load_model(
         _require_fit(model, info, stored, entry, directory)
     else:
         _move_weights(model)
-    _require_ties(outline, model, directory, entry.untied_weights)
+    _require_ties(outline, model, directory, untied_weights(config, entry))
     require_usable(model, stored, entry.logits_bias)
     if entry.decoder:
+        take_class_tokens(model, directory)
         require_start(model.generation_config, directory)
+    set_stored_values(model.config)
+    difference = configuration_difference(model.config, entry)
+    if difference and pruning is None:
+        warnings.warn(f"of {directory}, {difference}", CompressWarning, stacklevel=2)
     return model, sublayers
 
 
@@ -157,6 +168,8 @@ def _require_fit(
         missing = [name for name in missing if name not in spare]
     if missing or info["unexpected_keys"]:
         _require_plain_names(stored, {*missing}, directory)
+    if says_untied(model.config):  # transformers would tie them
+        missing += sorted(entry.untied_weights - {*stored})
     encoder = f"{entry.base}.(?!pooler\\.)"
     if missing and entry.decoder is None and not any(re.match(encoder, x) for x in missing):
         raise misfit(

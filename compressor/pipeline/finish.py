@@ -213,6 +213,7 @@ def describe_run(
         seed=setup.recipe.seed,
         calibration=source_of(data.calibration) if data.calibration else None,
         test=source_of(data.test) if data.test else None,
+        notes=setup.dense.checkpoint.notes,
         samples=sample_rows(data.test, samples) if data.test else [],
         shared_rows=data.shared,
         scoring=scoring,

@@ -16,6 +16,7 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import left_of
 from compressor.pipeline.inputs import ModelAndRows
 from compressor.progress import Progress
+from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
 from compressor.request.sections import Columns
 from compressor.results import Variant
 from compressor.runtime.text import one_warning_of_cut
@@ -23,7 +24,7 @@ from compressor.steps import Steps
 from compressor.storage.files import written_at_once
 from compressor.tasks import TASKS, Rows
 from compressor.tasks.texts import columns_of
-from compressor.training.data import GPU_CHUNK_ROWS, Text, TextLines, translate_lines
+from compressor.training.text import Text, TextLines
 
 if TYPE_CHECKING:
     from torch import nn

@@ -293,7 +293,8 @@ def export_layout(request: ExportRequest, output: Path) -> list[Check]:
     known = ("compress", *OTHERS)
     if layout not in OTHERS:
         raise UsageError(
-            f"--layout {layout!r} is unknown; use {', '.join(known)}" + did_you_mean(layout, known),
+            f"--layout {layout!r} is unknown{did_you_mean(layout, known)}; use compress, or for "
+            "encoders optimum, or for encoder-decoders ctranslate2",
             id="name-unknown",
         )
     precisions, engine = OTHERS[layout]

@@ -16,7 +16,7 @@ from compressor.budgets.units import select
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import main_metric, require_sight
 from compressor.importance import ScoringJob, ScoringMethod, UnitMethod, score_units
-from compressor.importance.ablation_runs import layers_to_drop
+from compressor.importance.depth import layers_to_drop
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import resolve, weight_files
 from compressor.model.sublayers import SCORES_SCHEMA, UNITS_OF, Mask, Scores, Sublayer, units_of

@@ -25,7 +25,7 @@ from compressor.export.for_cuda import link_float32
 from compressor.export.precision_names import BASE, precision_timed
 from compressor.export.precisions import write_precision
 from compressor.export.task_graphs import Network
-from compressor.importance.ablation_runs import divergence
+from compressor.importance.depth import divergence
 from compressor.learned_masks import LearnedMask, LearningJob
 from compressor.learned_masks import learn as learn_mask
 from compressor.model.checkpoint import Checkpoint

@@ -32,7 +32,7 @@ from compressor.storage.hashes import fingerprint, sha256_of, sha256_of_text
 from compressor.storage.version import __version__
 from compressor.tasks import TASKS, Rows
 from compressor.tasks.texts import TextFile
-from compressor.training.data import Text
+from compressor.training.text import Text
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ class Report(ResultModel):
     seed: Whole
     calibration: Source | None
     test: Source | None
+    notes: list[str] = Field(default_factory=list)  # how the checkpoint's files were read
     shared_rows: Whole = 0  # test rows whose texts are calibration rows too
     scoring: Ranking | None  # of the variants whose own `scoring` is None
     dense: Variant

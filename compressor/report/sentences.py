@@ -11,6 +11,7 @@ from compressor.report.phrases import gate_sentence, join
 from compressor.report.rules import MaxDropRule
 from compressor.report.schema import Report
 from compressor.results import Timing, Variant
+from compressor.tasks import TASKS
 
 
 def verdict(report: Report) -> str:
@@ -168,10 +169,12 @@ def recommendation(report: Report) -> tuple[str, str]:
     if "failed" in quality or (not report.gate and facts.judge(compared) == "worse"):
         if any(name in variant.recovery and x.trains for name, x in RECOVERIES.items()):
             return "It loses quality, though it was trained: remove less.", less
+        advice, command = "It loses quality: train it on the dense model's predictions", _AGAIN
+        if not TASKS[report.task].one_example_per_row:  # whose lines would be no rows
+            return f"{advice}.", f"{command} --recover reconstruct+distill"
         return (
-            "It loses quality: train it on the dense model's predictions, on as much text of your "
-            "kind as there is.",
-            f"{_AGAIN} --recover reconstruct+distill --distill-text FILE",
+            f"{advice}, on as much text of your kind as there is.",
+            f"{command} --recover reconstruct+distill --distill-text FILE",
         )
     if alone is not None and not _is_better(report, variant, alone):
         return (

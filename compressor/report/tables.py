@@ -191,7 +191,7 @@ def origin(report: Report) -> ReportTable:
         ("Created", report.created),
         ("compress", report.tool_version),
     ]
-    return make_table("origin", [(name, text) for name, text in pairs if text])
+    return make_table("origin", [(name, text) for name, text in pairs if text], report.notes)
 
 
 def _source(source: Source | None) -> str:

@@ -160,7 +160,17 @@ def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
     recipe.method.check_task(task)
     sections = (recipe.data, recipe.evaluation, recipe.throughput, *recipe.recovery)
     check_options(sections, task, checkpoint.name)
+    if checkpoint.entry.decoder is not None:
+        _check_beams(recipe, checkpoint.model)
     return recipe.with_recovery([step.for_task(task) for step in recipe.recovery])
+
+
+def _check_beams(recipe: Recipe, model: Any) -> None:
+    from compressor.model.generation import require_beams  # imports transformers
+
+    require_beams(model.generation_config, "--num-beams", recipe.evaluation.num_beams)
+    for text in filter(None, (step.extra_text for step in recipe.recovery)):
+        require_beams(model.generation_config, "--distill-beams", text.beams)
 
 
 def check_options(sections: Iterable[Options | None], task: Task, model: str) -> None:

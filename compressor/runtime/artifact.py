@@ -148,6 +148,7 @@ class Generation:
     early_stopping: Literal[True, False, "never"] = False
     forced_bos_token_id: int | None = None
     forced_eos_token_id: list[int] | int | None = None
+    bad_words_ids: list[list[int]] = field(default_factory=list)  # of one token each
     suppress_tokens: list[int] = field(default_factory=list)
     no_repeat_ngram_size: int = 0
     renormalize_logits: bool = False
@@ -160,10 +161,32 @@ class Generation:
             limit = (self.max_length or 0) - 1  # one of the two is written
         return limit if self.positions is None else min(limit, self.positions)
 
+    @property
+    def banned(self) -> list[int]:
+        """The tokens of `bad_words_ids`, none of which is generated unless it is forced."""
+        return [word[0] for word in self.bad_words_ids]
+
+    @property
+    def ends_tie(self) -> bool:
+        """Whether several tokens are forced into the last place, where their scores are equal.
+
+        Greedy search takes the first one, as `argmax` does. Of beam search the result is uncertain:
+        the order in which `torch.topk` returns equal values differs between processors.
+        """
+        forced = self.forced_eos_token_id
+        return isinstance(forced, list) and len({*forced} - {*self.suppress_tokens}) > 1
+
     def with_options(self, num_beams: int | None, max_new_tokens: int | None) -> Generation:
         """A copy with what is not None replaced; UsageError for what the decoder cannot do."""
         options: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
         check_limits(**options)
+        beams = self.num_beams if num_beams is None else num_beams
+        if beams > 1 and self.ends_tie:
+            raise UsageError(
+                f"{beams} beams: the model's forced_eos_token_id has several tokens, which tie in "
+                "the last place, so that a beam search has no certain result; ask for one beam",
+                id="forced-ends-tie",
+            )
         if max_new_tokens is not None and max_new_tokens > (self.positions or max_new_tokens):
             raise UsageError(
                 f"{max_new_tokens} tokens are more than the {self.positions} that the model can "
@@ -348,6 +371,7 @@ class OutputTokens:
             eos_token_id=some(settings.eos_token_id),
             forced_bos_token_id=one(settings.forced_bos_token_id),
             forced_eos_token_id=some(forced) if isinstance(forced, list) else one(forced),
+            bad_words_ids=[[token] for token in some(settings.banned)],
             suppress_tokens=some(settings.suppress_tokens),
         )
 

@@ -205,7 +205,9 @@ class Generator(Runtime[TranslationArtifact]):
         self, num_beams: int | None, max_new_tokens: int | None
     ) -> Callable[[Batch], list[str]]:
         settings = self._generation.with_options(num_beams, max_new_tokens)
-        return lambda batch: self.decode(self._search(batch, settings))
+        # An ordinary token stands in transformers' text, too, special ones are left out.
+        start = int(self.tokens.ids[settings.decoder_start_token_id])
+        return lambda batch: self.decode([[start, *row] for row in self._search(batch, settings)])
 
     def _search(self, batch: Batch, settings: Generation) -> list[list[int]]:
         rows = len(batch["input_ids"])

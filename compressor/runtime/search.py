@@ -56,7 +56,9 @@ class RankedDecoder(Decoder, Protocol):
 def apply_rules(settings: Generation, scores: Scores, tokens: Tokens) -> None:
     """Change next-token scores [rows, vocabulary], in place, in transformers' order.
 
-    Of the tokens so far [rows, step] the start token is the first; so steps count from 1.
+    That is the order of `GenerationMixin._get_logits_processor`: a token that is banned may be
+    forced, and one that is suppressed may not. Of the tokens so far [rows, step] the start token is
+    the first; so steps count from 1.
     """
     step, size = tokens.shape[1], settings.no_repeat_ngram_size
     if 0 < size <= step:  # no n-gram of this size occurs twice in a row
@@ -64,6 +66,7 @@ def apply_rules(settings: Generation, scores: Scores, tokens: Tokens) -> None:
         prefix = tokens[:, None, step + 1 - size :]  # [rows, 1, size - 1]
         rows, starts = np.nonzero((windows[..., :-1] == prefix).all(axis=-1))
         scores[rows, windows[rows, starts, -1]] = -np.inf
+    scores[:, settings.banned] = -np.inf
     if step < settings.min_length:
         scores[:, settings.eos_token_id] = -np.inf
     forced = forced_tokens(settings, step)
@@ -91,6 +94,7 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
     Logits are read where a rule may change which token is the best.
     """
     ends = frozenset(settings.eos_token_id)
+    left_out = frozenset([*settings.banned, *settings.suppress_tokens])
     tokens = np.full((rows, settings.limit + 1), settings.decoder_start_token_id, dtype=np.int64)
     lengths = np.full(rows, settings.limit)  # rows go on after their end until they leave
     live = np.arange(rows)  # output row of each row of the decoder
@@ -105,7 +109,7 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
             settings.no_repeat_ngram_size > 0
             or step < settings.min_length
             or forced_tokens(settings, step) is not None
-            or not set(settings.suppress_tokens).isdisjoint(best)
+            or not left_out.isdisjoint(best)
         ):
             scores = decoder.scores()
             apply_rules(settings, scores, tokens[live, :step])
@@ -281,7 +285,7 @@ def _log_probabilities(
     )
     if isinstance(decoder, RankedDecoder) and not changes_scores:
         ends = settings.eos_token_id if step < settings.min_length else []
-        left_out = [*settings.suppress_tokens, *ends]
+        left_out = [*settings.banned, *settings.suppress_tokens, *ends]
         # The best of each row are the only ones that can be among the best of their sentence.
         scores, tokens = decoder.top(_enough(settings) + len(left_out))
         scores[np.isin(tokens, left_out)] = -np.inf

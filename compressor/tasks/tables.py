@@ -156,7 +156,7 @@ class RowTable:
         if len({*names}) < len(names):
             raise InputError(
                 f"{self.path}: one column would be read for two purposes ({quoted(names)}); name "
-                f"each of {quoted(self.columns)} for one, with an option such as --text-column",
+                f"each of {quoted(self.columns)} for one, with the options for columns in --help",
                 id="column-named-twice",
             )
 

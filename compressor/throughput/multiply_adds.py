@@ -1,8 +1,8 @@
 """The sizes of a model, its multiply-adds by operation, and the ratio of two models'.
 
-Counted are products with stored weights and of attention, as the graphs compute them. A translator
-runs the encoder graph once (with the keys and values of the cross-attention), and the decoder graph
-once per generated token, with a cache that grows by one token each time.
+Products with stored weights and the products of attention are counted, as the graphs compute them.
+A translator runs the encoder graph once (with the keys and values of the cross-attention), and the
+decoder graph once per generated token, with a cache that grows by one token each time.
 """
 
 from __future__ import annotations
@@ -41,12 +41,19 @@ class ModelShape:
 
     @property
     def decodes(self) -> bool:
+        """Whether there is a decoder, whose last projection is to a vocabulary."""
         return self.vocabulary > 0
 
 
 @dataclass(frozen=True)
 class WorkSize:
-    """One batch: rows, padded source tokens per row, generated tokens per row."""
+    """The size of one batch.
+
+    Args:
+        batch: rows.
+        source: padded source tokens per row.
+        target: generated tokens per row; 0 without a decoder.
+    """
 
     batch: int
     source: int
@@ -60,13 +67,18 @@ def shape_of(
     output_tokens: int | None = None,
     one_token: bool = False,
 ) -> ModelShape:
-    """The shape of a checkpoint from its `config.json`; raises InputError for an unsupported one.
+    """The shape of a checkpoint from its configuration.
 
     Args:
+        task: the task of the checkpoint, which knows its head.
+        config: contents of `config.json`, or `model.config.to_dict()`.
         counts: sublayer name (`encoder_self.0`, …) -> its number of units. All attention must be
             named; feed-forward parts that are not have all the configuration's neurons.
-        output_tokens: how many tokens a decoder scores; None means its whole vocabulary.
+        output_tokens: how many tokens a decoder scores; None for its whole vocabulary.
         one_token: whether an encoder's last layer computes one token alone.
+
+    Raises:
+        InputError: the architecture is not supported.
     """
     entry = architecture(str(config.get("model_type", "unknown")))
     entry = entry.with_feed_forward(config.get("feed_forward_proj"))
@@ -109,9 +121,17 @@ def shape_of(
 def multiply_adds(shape: ModelShape, size: WorkSize) -> Counter[str]:
     """Multiply-adds of one batch, over all runs of its graph, by part of the model.
 
-    Parts are the kinds of sublayers, `embeddings`, `vocabulary` and `classifier`.
+    Args:
+        shape: of the model.
+        size: of the batch.
+
+    Returns:
+        Part -> number; parts are the kinds of sublayers, `embeddings`, `vocabulary` and
+        `classifier`.
     """
-    work, width, rows = Counter[str](), shape.width, size.batch * size.source
+    work = Counter[str]()
+    width = shape.width
+    rows = size.batch * size.source
     if shape.embedding != width:
         work["embeddings"] = rows * shape.embedding * width
     layers = list(zip(shape.encoder_heads, shape.encoder_ffn, strict=True))
@@ -148,10 +168,14 @@ def multiply_adds(shape: ModelShape, size: WorkSize) -> Counter[str]:
 
 
 def _attention(rows: int, width: int, inner: int, keys: int, products: int) -> int:
-    """One attention: `products` projections of its input, scores, values, output projection.
+    """Multiply-adds of one attention sublayer: projections, scores, mixing of values, output.
 
-    Rows are the queries of all rows and steps, keys are summed over them; `inner` is heads x
-    head_dim.
+    Args:
+        rows: queries of all rows and steps.
+        width: of the model.
+        inner: heads x head_dim.
+        keys: keys that each query sees, summed over queries.
+        products: projections of its input: 3 if keys and values are among them, otherwise 1.
     """
     return rows * width * products * inner + 2 * keys * inner + rows * inner * width
 
@@ -164,7 +188,16 @@ def total_multiply_adds(shape: ModelShape, size: WorkSize) -> int:
 def ratio_of_multiply_adds(
     dense: ModelShape, pruned: ModelShape, sizes: Sequence[WorkSize]
 ) -> float:
-    """Dense over pruned, summed over batches; infinite if the pruned model does no work."""
+    """Multiply-adds of the dense model over those of the pruned one, summed over batches.
+
+    Args:
+        dense: shape of the dense model.
+        pruned: shape of the pruned model.
+        sizes: of the batches.
+
+    Returns:
+        Infinite if the pruned model does no work.
+    """
     totals = []
     for shape in (dense, pruned):
         work = sum((multiply_adds(shape, size) for size in sizes), Counter[str]())

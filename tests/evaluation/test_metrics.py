@@ -19,12 +19,14 @@ from sklearn import metrics as sklearn
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.evaluation import (
+    METRICS,
     compare_rows,
     require_references,
     score_rows,
     sentences,
     with_tokenizers,
 )
+from compressor.evaluation.significance import Pair
 from compressor.tasks import TASKS, Rows, split_rows
 from tests.helpers import toy
 from tests.helpers.errors import raises
@@ -114,6 +116,8 @@ def test_scores_their_draws_and_p_values_are_those_of_the_libraries(case: str, m
     for drawn in np.random.default_rng(3).integers(40, size=(40, 40)):
         first, second, right = ([texts[row] for row in drawn] for texts in (dense, pruned, gold))
         differences.append(score(second, right) - score(first, right))
+    assert found.dense == pytest.approx(score(dense, gold))
+    assert found.pruned == pytest.approx(score(pruned, gold))
     assert found.difference == pytest.approx(score(pruned, gold) - score(dense, gold))
     assert found.interval == pytest.approx(np.quantile(differences, [0.025, 0.975]))
     if found.discordant is None:
@@ -123,14 +127,29 @@ def test_scores_their_draws_and_p_values_are_those_of_the_libraries(case: str, m
     assert not found.at_floor
 
 
-def test_translations_of_few_words_and_signatures() -> None:
-    """Where there are no matches of three or four words, or none at all."""
-    few = [("mat cat the", "The cat sat on the mat."), ("Go!", "Go!"), ("x", "y"), ("", "y"),
-           ("a b c d", "a")]  # fmt: skip
-    for answer, reference in few:
-        quality = score_answers("translation", [answer], [reference], None)
-        for name, theirs in CASES["words"][2].items():
-            assert quality.metrics[name] == pytest.approx(theirs([answer], [reference]), rel=1e-12)
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [
+        ("mat cat the", "The cat sat on the mat."),
+        ("Go!", "Go!"),
+        ("x", "y"),
+        ("x", "x"),  # of which there is one character and no pair
+        ("", "y"),
+        ("a b c d", "a"),
+    ],
+)
+def test_translations_of_few_words_score_as_sacrebleu_has_them(answer: str, reference: str) -> None:
+    """Where there are no matches of three or four words, or none at all; also as drawn rows."""
+    given = ["w3 w4 w5 w6"], [answer], [reference]
+    drawn = Pair.of([METRICS[name]() for name in ("bleu", "chrf")], *given).bootstrap(1, 0)
+    quality = score_answers("translation", [answer], [reference], None)
+    for name, theirs in CASES["words"][2].items():
+        assert quality.metrics[name] == pytest.approx(theirs([answer], [reference]), rel=1e-12)
+        assert drawn[name][1] == pytest.approx([theirs([answer], [reference])], rel=1e-12)
+
+
+def test_signatures_of_translations() -> None:
+    quality = score_answers("translation", ["w3"], ["w3"], None)
     version = sacrebleu.__version__
     # Spelled out by hand from sacreBLEU's documentation of its default settings.
     assert quality.signatures == {
@@ -183,6 +202,11 @@ def test_answers_by_hand(answer: str, right: str, exact: float, f1: float):
     found = score_answers("question-answering", [answer, "1"], [right, gold("1")], None).metrics
     assert found["exact_match"] == pytest.approx((exact + 100) / 2)
     assert found["answer_f1"] == pytest.approx((f1 + 100) / 2)
+
+
+def test_signatures_of_answers():
+    found = score_answers("question-answering", ["1"], [gold("1")], None).signatures
+    assert found == dict.fromkeys(("answer_f1", "exact_match"), "definition:SQuAD 2.0|scale:0-100")
 
 
 def test_a_difference_has_an_exact_test():
@@ -292,9 +316,14 @@ def test_a_tokenizer_that_there_is_not_is_refused(monkeypatch):
     without.TOKENIZERS = BLEU.TOKENIZERS
     monkeypatch.setattr("sacrebleu.metrics", stub, raising=False)
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", stub)
-    with raises(EnvironmentProblem, "tokenizer-not-installed") as caught:
-        with_tokenizers(rows(ENGLISH), {"bleu": "ja-mecab"})
-    assert "pip install 'sacrebleu[ja]'" in str(caught.value)
+    for name, remedy in {
+        "ja-mecab": "pip install 'sacrebleu[ja]'",
+        "ko-mecab": "pip install 'sacrebleu[ko]'",
+        "flores200": "is missing here (Please install)",
+    }.items():
+        with raises(EnvironmentProblem, "tokenizer-not-installed") as caught:
+            with_tokenizers(rows(ENGLISH), {"bleu": name})
+        assert remedy in str(caught.value)
 
 
 def test_rouge_reads_words_of_every_script():

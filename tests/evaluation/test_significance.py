@@ -17,7 +17,8 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import binom, norm
 
 from compressor.evaluation import DEFAULT_SEED, METRICS, lower_bound
-from compressor.evaluation.significance import Pair, rows_for_score_bound, score_bound
+from compressor.evaluation.bounds import rows_for_score_bound, score_bound
+from compressor.evaluation.significance import Pair
 from compressor.tasks import TASKS
 from tests.helpers.metrics import compare
 from tests.helpers.toy import sentence
@@ -70,6 +71,17 @@ def test_draws_give_the_p_value_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) ->
         assert pair.points(name)[1] == theirs.score
 
 
+def test_draws_in_parts_are_those_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of seven draws, the last of one."""
+    metrics = [METRICS[name]() for name in ("bleu", "chrf")]
+    pair = Pair.of(metrics, *translated(40, 0.1))
+    whole = pair.bootstrap(50, 1)
+    monkeypatch.setattr("compressor.evaluation.metric.DRAWS_PER_CHUNK", 7 * 40)
+    parts = pair.bootstrap(50, 1)
+    for name in ("bleu", "chrf"):
+        np.testing.assert_allclose(parts[name], whole[name], rtol=1e-12)
+
+
 def test_p_value_is_that_of_a_normal_distribution_on_many_rows() -> None:
     """Two-sided, from the difference and the width of its interval."""
     for found in compare("translation", *independent(), resamples=4000):
@@ -113,9 +125,11 @@ def score_statistic(lost: int, won: int, rows: int, loss: float) -> float:
         return -sum(n * math.log(max(p, 1e-300)) for n, p in zip(counts, shares, strict=True) if n)
 
     share = minimize_scalar(
-        unlikely, bounds=(max(0.0, -loss), (1 - loss) / 2), method="bounded",
+        unlikely,
+        bounds=(max(0.0, -loss), (1 - loss) / 2),
+        method="bounded",
         options={"xatol": 1e-12},
-    ).x  # fmt: skip
+    ).x
     return (lost - won - rows * loss) / math.sqrt(rows * (2 * share + loss - loss**2))
 
 
@@ -134,8 +148,9 @@ def test_rows_without_any_change_leave_the_wilson_bound():
     assert rows_for_score_bound(0, 0, 150, 0.01, ALPHA) == math.ceil(z2 * 0.99 / 0.01)
     found = bound("accuracy", classified(0, 0, 150), limit=1)
     assert found.value == pytest.approx(-100 * z2 / (150 + z2))
-    (accuracy,) = (c for c in compare("classification", *classified(0, 0, 150))
-                   if c.metric == "accuracy")  # fmt: skip
+    (accuracy,) = (
+        c for c in compare("classification", *classified(0, 0, 150)) if c.metric == "accuracy"
+    )
     assert accuracy.interval == (0, 0)  # which the bootstrap alone would call proven
 
 

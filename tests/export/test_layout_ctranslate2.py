@@ -13,7 +13,7 @@ import torch
 from transformers import AutoTokenizer, MarianMTModel, MarianTokenizer
 
 from compressor.commands import invoke
-from compressor.errors import VerificationError
+from compressor.errors import InputError, VerificationError
 from compressor.export.ctranslate2 import verify_translator, write_translator
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
@@ -104,6 +104,17 @@ def test_the_program_finds_a_wrong_weight(tmp_path: Path):
         verify_translator(network, out, [texts])
 
 
+def test_an_activation_that_ctranslate2_lacks_is_an_error(tmp_path: Path):
+    dense = toy.checkpoint(tmp_path / "dense", "marian")
+    settings = json.loads((dense / "config.json").read_text("utf-8"))
+    settings["activation_function"] = "mish"
+    (dense / "config.json").write_text(json.dumps(settings), "utf-8")
+    checkpoint = open_checkpoint(str(dense))
+    with raises(InputError, "architecture-not-for-ctranslate2") as caught:
+        write_translator(Network(checkpoint, checkpoint.model, checkpoint.mask), tmp_path, "fp32")
+    assert "the activation mish, which" in str(caught.value)
+
+
 def test_the_command_stores_the_precision_that_is_asked_for(tmp_path: Path, capsys):
     pruned = toy.pruned(toy.translator(tmp_path / "dense"), tmp_path / "pruned")
     command = ["export", "-m", str(pruned), "--layout", "ctranslate2", "-o"]
@@ -119,7 +130,7 @@ def test_the_command_stores_the_precision_that_is_asked_for(tmp_path: Path, caps
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("target", [60, 72])
+@pytest.mark.parametrize("target", [60, 72, 36])
 def test_both_vocabularies_of_a_marian_model_are_written(tmp_path: Path, target: int):
     """Texts through CTranslate2, by the names of its pieces, are transformers' translations."""
     dense = toy.marian_with_two_vocabularies(tmp_path / "dense", target=target)

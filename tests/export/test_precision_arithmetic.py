@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -9,12 +11,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compressor.errors import InputError
+from compressor.export import int8 as int8_module
 from compressor.export.fp16 import to_fp16
-from compressor.export.int8 import quantize_columns, to_int8
+from compressor.export.int8 import Observed, products, quantize_columns, to_int8
 from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import largest
-
-pytestmark = pytest.mark.slow
 
 
 def product(weight: np.ndarray, operator: str = "MatMul", **attributes) -> onnx.ModelProto:
@@ -97,6 +98,20 @@ def test_a_product_is_that_of_the_rounded_numbers(operator: str, ranged: bool):
     assert 0 < largest(rounding) < 0.02 * largest(exact)  # so the numbers above really are rounded
 
 
+def test_numbers_beyond_the_range_are_cut_to_it():
+    weight = np.eye(16, dtype=np.float32)
+    x = np.linspace(-4, 4, 16, dtype=np.float32)[None]
+    actual = run(to_int8(product(weight), ranges={"x": (-1.0, 2.0)}), x=x)
+    np.testing.assert_allclose(actual, np.clip(x, -1, 2), atol=0.01)
+
+
+def test_a_range_of_zero_gives_zero():
+    x = np.zeros((2, 16), np.float32)
+    for ranges in ({"x": (0.0, 0.0)}, None):
+        actual = run(to_int8(product(np.eye(16, dtype=np.float32)), ranges=ranges), x=x)
+        np.testing.assert_array_equal(actual, 0)
+
+
 @pytest.mark.parametrize("inputs", [1, 64, 771])
 def test_no_pair_of_neighboring_products_overflows(inputs: int):
     """By plain onnxruntime, whose fastest kernels add two products in 16 bits on some processors.
@@ -120,6 +135,78 @@ def test_no_pair_of_neighboring_products_overflows(inputs: int):
         bytes_[0] = 255
         expected = bytes_.astype(np.int64) @ weight.astype(np.int64)
         np.testing.assert_array_equal(session.run(None, {"a": bytes_})[0], expected)
+
+
+def test_only_looked_up_weights_keep_the_finer_scale():
+    weight = np.array([[2, 2], [2, -2]], np.float32)
+    integers, scales = quantize_columns(weight)
+    np.testing.assert_array_equal(integers, [[64, 127], [64, -127]])  # 63.5 rounds to even
+    np.testing.assert_allclose(scales, [4 / 127, 2 / 127])
+    integers, _ = quantize_columns(weight, multiplied=False)
+    np.testing.assert_array_equal(integers, [[127, 127], [127, -127]])
+
+
+def test_what_cannot_be_quantized_is_left_alone():
+    wide = np.ones((32, 32), np.float32)
+    for model in (
+        product(np.ones((32, int8_module.MIN_OUTPUTS - 1), np.float32)),
+        product(wide, "Gemm", alpha=0.5),
+        product(wide, "Gemm", beta=2.0),
+        product(wide, "Gemm", transA=1),
+    ):
+        assert [n.op_type for n in to_int8(model).graph.node] == [model.graph.node[0].op_type]
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(20, 12), (12, 20)])
+@pytest.mark.parametrize("transposed", [True, False])
+def test_weights_of_few_output_columns_stay_as_they_are(
+    outputs: int, inputs: int, transposed: bool
+):
+    """However many inputs they have: a classifier's labels are told apart by small differences."""
+    weight = np.ones((inputs, outputs), np.float32)
+    model = product(weight.T.copy(), "Gemm", transB=1) if transposed else product(weight)
+    found = products(model.graph)
+    assert {name: columns for name, (_, columns) in found.items()} == (
+        {"y": 20} if outputs == 20 else {}
+    )
+
+
+@pytest.mark.parametrize("bias", [np.float32([0.5]), np.float32([[0.5] * 16]), np.float32(0.5)])
+def test_what_is_added_but_no_bias_of_the_columns_is_added_after_the_product(bias: np.ndarray):
+    """One number, which is repeated; a bias with two dimensions; a scalar."""
+    model = product(np.eye(16, dtype=np.float32))
+    model.graph.node[0].output[0] = "product"
+    model.graph.node.append(helper.make_node("Add", ["product", "bias"], ["y"]))
+    model.graph.initializer.append(numpy_helper.from_array(bias, "bias"))
+    x = np.linspace(-1, 1, 32, dtype=np.float32).reshape(2, 16)
+    converted = to_int8(model, ranges={"x": (-1.0, 1.0)})
+    assert [node.op_type for node in converted.graph.node][-1] == "Add"
+    np.testing.assert_allclose(run(converted, x=x), x + bias, atol=0.01)
+
+
+def test_ranges_grow_with_every_batch(tmp_path: Path):
+    """The product's inputs as NumPy has them; the answers stay, and no file is left."""
+    weight = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    onnx.save(product(weight), tmp_path / "model.onnx")
+    observed = Observed(tmp_path / "model.onnx")
+    batches = [np.float32([[1, 2, 3, 4, 5, 6, 7, scale]]) for scale in (9, -3, 0.5)]
+    seen = []
+    for batch in batches:
+        (answer,) = observed.run({"x": batch, "another": batch}).values()
+        np.testing.assert_allclose(answer, batch @ weight, rtol=1e-5)
+        seen.append(observed.ranges["x"])
+    assert seen == [(1.0, 9.0), (-3.0, 9.0), (-3.0, 9.0)]
+    assert observed.path == tmp_path / "model.onnx"
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_column_of_zeros_stays_zero():
+    weight = np.zeros((4, 2), np.float32)
+    weight[:, 1] = [-2, 1, 0.5, 0]
+    integers, scales = quantize_columns(weight)
+    np.testing.assert_array_equal(integers[:, 0], 0)
+    np.testing.assert_array_equal(integers[:, 1], [-127, 64, 32, 0])  # 63.5 and 31.75 rounded
+    np.testing.assert_allclose(scales, [1, 2 / 127])
 
 
 def test_a_shared_table_gives_the_embeddings_that_its_product_multiplies_with():
@@ -153,3 +240,53 @@ def test_a_shared_table_gives_the_embeddings_that_its_product_multiplies_with():
 def test_weights_beyond_half_precision_are_refused():
     with raises(InputError, "weight-too-large-for-fp16"):
         to_fp16(product(np.full((2, 2), 7e4, np.float32)))
+
+
+def test_constants_inside_nodes_become_half_precision():
+    """ConstantOfShape without a value means float32 zeros, by the standard."""
+    shape = helper.make_tensor_value_info("shape", TensorProto.INT64, [1])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])
+    nodes = [
+        helper.make_node("ConstantOfShape", ["shape"], ["zeros"]),
+        helper.make_node(
+            "Constant", [], ["half"], value=numpy_helper.from_array(np.float32([0.5]))
+        ),
+        helper.make_node("Add", ["zeros", "half"], ["y"]),
+    ]
+    found = run(to_fp16(model_of(nodes, [shape], [y])), shape=np.array([3]))
+    assert (found.dtype, found.tolist()) == (np.float16, [0.5, 0.5, 0.5])
+
+
+def test_a_root_mean_square_beyond_half_precision_is_computed_in_float32():
+    """T5's normalization of hidden states whose squares float16 cannot hold."""
+    node, constant = helper.make_node, numpy_helper.from_array
+    weight = np.linspace(0.5, 1.5, 16, dtype=np.float32)
+    graph = helper.make_graph(
+        [
+            node("Pow", ["x", "two"], ["square"]),
+            node("ReduceMean", ["square", "last"], ["mean"], keepdims=1),
+            node("Add", ["mean", "epsilon"], ["sum"]),
+            node("Sqrt", ["sum"], ["root"]),
+            node("Reciprocal", ["root"], ["inverse"]),
+            node("Mul", ["x", "inverse"], ["normal"]),
+            node("Mul", ["weight", "normal"], ["y"]),
+        ],
+        "norm",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 16])],
+        [
+            constant(np.array(2, np.float32), "two"),
+            constant(np.array([-1]), "last"),
+            constant(np.array(1e-6, np.float32), "epsilon"),
+            constant(weight, "weight"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    values = np.random.default_rng(0).normal(size=(4, 16)) * [[0.01], [1], [2000], [9000]]
+    half = values.astype(np.float16)
+    session = onnxruntime.InferenceSession(to_fp16(model).SerializeToString())
+    (found,) = session.run(None, {"x": half})
+    exact = half.astype(np.float64)
+    expected = weight * exact / np.sqrt((exact**2).mean(1, keepdims=True) + 1e-6)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)

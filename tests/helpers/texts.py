@@ -7,7 +7,7 @@ from pathlib import Path
 
 from compressor.tasks import TASKS
 from compressor.tasks.texts import TextColumn
-from compressor.training.data import Text, TextLines
+from compressor.training.text import Text, TextLines
 from tests.helpers.tiny import LABELS, word_tokenizer
 from tests.helpers.toy import sentence
 

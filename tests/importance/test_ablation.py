@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
 import numpy as np
 import pytest
 import sacrebleu
 import torch
 
+from compressor.importance.ablation_runs import losses_alone
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
 from tests.helpers.stages import masks, rows_of, score, scoring
@@ -23,6 +27,25 @@ def ablated_with(mask: Mask, layer: Sublayer, unit: int) -> list[int]:
         return [unit] if unit in kept else []
     first = kept.index(unit) // 32 * 32
     return kept[first : first + 32]
+
+
+def test_losses_of_heads_alone_are_those_of_pruned_models_with_one_head():
+    """Infinite for heads that are removed; every run is told as one more."""
+    steps: list[tuple[int, int]] = []
+    setup = scoring("bert", units="heads", progress=lambda *step: steps.append(step))
+    first, *_ = setup.layers
+    setup = dataclasses.replace(setup, mask=setup.mask.without([(first.name, 1)]))
+    found = losses_alone(setup)
+    rows = rows_of(setup)
+    for head in setup.mask.kept(first.name):
+        others = [(first.name, other) for other in range(first.units) if other != head]
+        model = prune(setup.model, setup.layers, setup.mask.without(others))
+        with torch.no_grad():
+            losses = [float(setup.task.loss(model, row)) for row in rows]
+        assert found[first.name][head] == pytest.approx(np.mean(losses), rel=1e-4)
+    assert found[first.name][1] == math.inf
+    runs = len(setup.batches) * (1 + sum(len(setup.mask.kept(x.name)) for x in setup.layers))
+    assert steps == [(done, runs) for done in range(1, runs + 1)]
 
 
 @pytest.mark.slow

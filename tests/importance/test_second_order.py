@@ -9,19 +9,18 @@ import pytest
 import torch
 
 from compressor.budgets.units import select
+from compressor.errors import InputError
 from compressor.importance import SecondOrder
-from compressor.importance.second_order import (
-    DAMPING,
-    Moments,
-    block_removal_order,
-    collect_statistics,
-    removal_order,
-)
+from compressor.importance.second_order import DAMPING, block_removal_order, removal_order
+from compressor.importance.statistics import Moments, collect_statistics, groups_within
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
+from compressor.tasks import Batch
+from tests.helpers.batches import labelled_batch
+from tests.helpers.errors import raises
 from tests.helpers.stages import score, scoring, with_gradients
-from tests.helpers.tiny import STACKS, uneven_mask
+from tests.helpers.tiny import STACKS, tiny_model, uneven_mask
 
 HEADS, HEAD_DIM, WIDTH, TOKENS = 4, 3, 5, 200
 
@@ -83,6 +82,34 @@ def test_each_removal_is_the_best_choice_by_brute_force(seed: int, damping: floa
     assert removed == set(range(HEADS))
 
 
+def test_errors_are_computed_anew_after_each_removal():
+    """Head 1 copies head 0: either is free, but not both. Scores taken once would remove both."""
+    x, weight, gradients = problem(0)
+    x[:, HEAD_DIM : 2 * HEAD_DIM] = x[:, :HEAD_DIM]
+    order = removal_order(*tensors(x, weight, gradients), list(range(HEADS)), HEAD_DIM)
+    (first, free), rest = order[0], dict(order[1:])
+    assert first in (0, 1)
+    assert rest[1 - first] > 100 * free
+
+
+@pytest.mark.parametrize("unit_width", [HEAD_DIM, 1])
+def test_units_that_are_gone_take_no_part(unit_width: int):
+    x, weight, gradients = problem(1)
+    x[:, 9:] = 0
+    kept = list(range(9 // unit_width))
+
+    def order_of(columns: int, kept: list[int]) -> dict[int, float]:
+        data = tensors(x[:, :columns], weight[:, :columns], gradients)
+        if unit_width == 1:
+            return dict(block_removal_order(*data, kept, 4))
+        return dict(removal_order(*data, kept, unit_width))
+
+    order, without = order_of(12, kept), order_of(9, kept)
+    assert list(order) == list(without)
+    assert order == pytest.approx(without)
+    assert order_of(12, []) == {}
+
+
 @pytest.mark.parametrize("damping", [1e-12, DAMPING])
 @pytest.mark.parametrize("seed", range(2))
 def test_blocks_of_neurons_are_those_with_the_least_errors_by_brute_force(
@@ -105,6 +132,51 @@ def test_blocks_of_neurons_are_those_with_the_least_errors_by_brute_force(
             assert share == pytest.approx(growth / len(block), rel=1e-6)
         removed |= set(units)
     assert removed == set(range(10))
+
+
+def test_the_error_of_removing_neurons_is_the_schur_complements():
+    """tr(G W_S (C_SS - C_SK C_KK^-1 C_KS) W_S^T) in NumPy, after each of many small blocks."""
+    weight, covariance, sensitivity = (a.numpy() for a in tensors(*problem(5, inputs=60)))
+    ridge = DAMPING * np.trace(covariance) / 60
+    damped = covariance + ridge * np.eye(60)
+    arguments = (torch.from_numpy(a) for a in (weight, covariance, sensitivity))
+    order = block_removal_order(*arguments, list(range(60)), 3)
+    total = 0.0
+    for number in range(60):
+        total += order[number][1]
+        if number % 3 < 2:
+            continue
+        gone = [unit for unit, _ in order[: number + 1]]
+        kept = [unit for unit in range(60) if unit not in gone]
+        rest = damped[np.ix_(gone, gone)] - damped[np.ix_(gone, kept)] @ np.linalg.solve(
+            damped[np.ix_(kept, kept)], damped[np.ix_(kept, gone)]
+        )
+        expected = np.trace(sensitivity @ weight[:, gone] @ rest @ weight[:, gone].T)
+        assert total == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_moments_of_many_columns_against_numpy(precision: torch.dtype):
+    """Several panels of columns, the last one narrower; batches with means of their own."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 700)) + np.repeat(rng.normal(size=(4, 700)), 100, 0)
+    y = x[:, :3] * 2 + rng.normal(size=(400, 3))
+    parts = [Moments(700, 3, precision=precision) for _ in range(2)]
+    for number, start in enumerate((0, 100, 200, 300)):
+        rows = slice(start, start + 100)
+        parts[number // 2].add(torch.from_numpy(x[rows]), torch.from_numpy(y[rows]))
+    moments = Moments(700, 3, precision=precision)
+    for part in parts:
+        moments.merge(part)
+    both = np.cov(x, y, rowvar=False, bias=True)
+    found = moments.covariance()
+    assert found.dtype == precision
+    np.testing.assert_allclose(found, both[:700, :700], atol=2e-5)
+    np.testing.assert_allclose(moments.cross_covariance(), both[:700, 700:], atol=2e-5)
+    np.testing.assert_allclose(moments.covariance(centered=False), x.T @ x / 400, atol=2e-5)
+    np.testing.assert_allclose(found, found.T, atol=1e-6)
+    assert moments.cross_covariance().dtype == torch.float64
+    assert moments.other_square() == pytest.approx((y**2).sum(1).mean(), rel=1e-5)
 
 
 def test_moments_do_not_depend_on_how_rows_are_grouped():
@@ -145,6 +217,16 @@ def test_statistics_against_autograd_row_by_row(name: str):
         )
 
 
+def test_without_a_bias_nothing_takes_up_the_mean():
+    setup = scoring("bert")
+    layer = setup.layers[0]
+    centered = collect_statistics(setup)[0][layer.name][0]
+    setup.model.get_submodule(layer.output).bias = None
+    raw = collect_statistics(setup)[0][layer.name][0]
+    assert raw.trace() > centered.trace() * 1.01
+    assert torch.linalg.matrix_rank(raw - centered, rtol=1e-4) == 1  # the mean's outer product
+
+
 def test_ascending_scores_follow_the_removal_order_of_each_layer():
     """However many units are removed, those of a layer are the first of its removal order."""
     setup = scoring("marian")
@@ -166,6 +248,36 @@ def test_ascending_scores_follow_the_removal_order_of_each_layer():
         for layer in setup.layers:
             gone = {unit for unit, keep in enumerate(mask.keep[layer.name]) if not keep}
             assert gone == {unit for unit, _ in orders[layer.name][: len(gone)]}
+
+
+def test_raised_scores_stay_in_order(monkeypatch: pytest.MonkeyPatch):
+    """Errors that fall along the order, which least squares can produce, or are all zero."""
+    fixed = [(2, 5.0), (0, 1.0), (3, 1.0), (1, 6.0)]
+    monkeypatch.setattr("compressor.importance.second_order.removal_order", lambda *_: fixed)
+    scores = SecondOrder().score(scoring("bert", units="heads")).values["encoder_self.0"]
+    assert scores[2] == 5.0
+    assert scores[2] < scores[0] < scores[3] < 5.0001
+    assert scores[1] == 6.0
+    fixed[:] = [(2, 0.0), (0, 0.0), (3, 0.0), (1, 0.0)]
+    scores = SecondOrder().score(scoring("bert", units="heads")).values["encoder_self.0"]
+    assert 0 < scores[2] < scores[0] < scores[3] < scores[1] < 1e-300
+
+
+def test_scores_are_a_property_of_rows_not_of_how_many_there_are():
+    batch = labelled_batch(tiny_model("bert"), rows=5)
+    twice = [batch, Batch(batch, batch.rows)]
+    once = score("second-order", scoring("bert", [batch]))
+    for name, values in score("second-order", scoring("bert", twice)).values.items():
+        np.testing.assert_allclose(values, once.values[name], rtol=1e-4)
+
+
+def test_a_broken_model_is_named_not_scored():
+    setup = scoring("bert")
+    with torch.no_grad():
+        setup.model.get_submodule(setup.layers[1].inputs["value"]).weight.fill_(float("nan"))
+    with raises(InputError, "activations-not-finite") as caught:
+        score("second-order", setup)
+    assert "encoder_self." in str(caught.value)
 
 
 def test_a_masked_model_scores_as_the_pruned_one():
@@ -196,3 +308,31 @@ def test_statistics_in_groups_give_the_same_scores():
     assert apart.forward_passes == len(setup.layers) * together.forward_passes
     batches = len(setup.batches) * len(setup.layers)
     assert steps == [(done, batches) for done in range(1, batches + 1)]
+
+
+def test_wide_sublayers_have_statistics_in_single_precision(monkeypatch):
+    """Attentions too, as those of more than 1,024 columns."""
+    setup = scoring("marian")
+    method = SecondOrder()
+    expected = method.score(setup)
+    monkeypatch.setattr("compressor.importance.statistics._WIDE", 8)
+    found = method.score(setup)
+    for layer in setup.layers:
+        assert found.values[layer.name] == pytest.approx(expected.values[layer.name], rel=1e-3)
+
+
+def test_groups_are_as_large_as_memory_allows(monkeypatch):
+    setup = scoring("bert")
+    assert groups_within(setup) == [list(setup.layers)]
+    # Of each sublayer D x D and width x width numbers, here all of 8 bytes.
+    sizes = [
+        8 * ((x.units * x.unit_width) ** 2 + setup.model.config.hidden_size**2)
+        for x in setup.layers
+    ]
+    monkeypatch.setattr(
+        "compressor.importance.statistics.free_bytes", lambda device: 2 * (sizes[0] + sizes[1])
+    )
+    groups = groups_within(setup)
+    assert [layer for group in groups for layer in group] == list(setup.layers)
+    assert groups[0] == list(setup.layers[:2])
+    assert len(groups) > 1

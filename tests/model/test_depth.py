@@ -12,7 +12,7 @@ import transformers
 
 import compressor
 from compressor.errors import InputError
-from compressor.importance.ablation_runs import layers_to_drop
+from compressor.importance.depth import layers_to_drop
 from compressor.model.architectures import architecture, architecture_of, find_sublayers
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask, renumbered

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from typing import Any
 
 import pytest
@@ -13,7 +15,16 @@ from compressor.model.architectures import ARCHITECTURES, find_sublayers
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.modes import computing_all_tokens
 from compressor.model.sublayers import Mask
-from compressor.model.surgery import gated, mask_gates, prune, restore_shape, verify_surgery
+from compressor.model.surgery import (
+    gated,
+    left_of,
+    mask_gates,
+    names_without_skipped,
+    prune,
+    restore_shape,
+    skipped,
+    verify_surgery,
+)
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.heads import ENCODERS, HEADS, save_head
@@ -96,6 +107,54 @@ def test_pruned_equals_masked_and_reloaded_equals_saved(name: str, kind: str, tm
         assert torch.equal(answers(loaded, batch), actual)
     assert (again.task, again.mask, again.layers) == (dense.task, mask, layers)
     assert again.pruning.contents["method"] == "test"
+
+
+def test_verification_tells_the_largest_difference():
+    """Of a removal that is right, and of one whose logits are off by a known share."""
+    model = tiny_model("bert")
+    layers = find_sublayers(model)
+    mask = Mask.full(layers).without([("encoder_self.1", 1)])
+    batches = [ragged_batch(model, seed=seed) for seed in (0, 1)]
+    pruned = prune(model, layers, mask)
+    check = verify_surgery(model, pruned, layers, mask, batches)
+    assert 0 <= check.largest_difference <= check.tolerance == 1e-4
+    assert check.detail == "logits of 2 ragged batches, relative to the largest logit"
+    with torch.no_grad():
+        largest = float(pruned(**batches[0]).logits.abs().max())
+        other = copy.deepcopy(pruned)  # what loses nothing is shared with the dense model
+        other.classifier.bias[0] += 5e-5 * largest
+    off = verify_surgery(model, other, layers, mask, batches[:1])
+    assert off.largest_difference == pytest.approx(5e-5, rel=0.1)
+
+
+def test_names_of_a_model_without_skipped_layers_are_those_of_its_weights():
+    model = tiny_model("bert")
+    layers = find_sublayers(model)
+    mask = Mask.full(layers).without_layers(["encoder.1"])
+    pruned = prune(model, layers, mask)
+    assert {x.layer for x in left_of(pruned, layers)} == {"encoder.0", "encoder.2"}
+    names = names_without_skipped(pruned)
+    assert names.keys() == pruned.state_dict().keys()
+    weight = "attention.self.query.weight"
+    assert names[f"bert.encoder.layer.2.{weight}"] == f"bert.encoder.layer.1.{weight}"
+    assert names[f"bert.encoder.layer.0.{weight}"] == f"bert.encoder.layer.0.{weight}"
+    assert names["classifier.weight"] == "classifier.weight"
+    assert not any(name.startswith("bert.encoder.layer.1.") for name in names)
+
+
+def test_layers_are_back_after_they_were_skipped():
+    """Also where the run in between fails; expected is the model whose layers are removed."""
+    model = tiny_model("bert")
+    layers, batch = find_sublayers(model), ragged_batch(model)
+    mask = Mask.full(layers).without_layers(["encoder.0", "encoder.2"])
+    before = model(**batch).logits
+    expected = prune(model, layers, mask)(**batch).logits
+    with contextlib.suppress(KeyError), skipped(model, layers, mask):
+        within = model(**batch).logits
+        raise KeyError
+    assert torch.equal(within, expected)
+    assert torch.equal(model(**batch).logits, before)
+    assert not torch.allclose(before, expected)
 
 
 def test_a_wrong_removal_does_not_pass_verification():

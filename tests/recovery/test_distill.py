@@ -15,7 +15,8 @@ from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Recovered, RecoveryJob, least_squares
 from compressor.recovery import teacher as teacher_module
 from compressor.recovery.distillation import Distillation
-from compressor.recovery.teacher import Teacher, outputs_of
+from compressor.recovery.hidden_states import outputs_of, variances
+from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from compressor.training.data import hold_out
 from tests.helpers.errors import raises
@@ -153,14 +154,29 @@ def test_the_loss_adds_the_difference_in_units_of_variance(name: str):
     differences = [
         np.square(a - b).mean() / unit
         for a, b, unit in zip(
-            hidden_states(setup.dense, batch), hidden_states(setup.pruned, batch), units,
+            hidden_states(setup.dense, batch),
+            hidden_states(setup.pruned, batch),
+            units,
             strict=True,
         )
-    ]  # fmt: skip
+    ]
     added = float((both - plain).detach())
     # What the dense model says is kept in bfloat16.
     assert added == pytest.approx(2.5 * np.mean(differences), rel=1e-3)
     assert added > 0.1
+
+
+def test_variances_are_those_over_all_batches():
+    """NumPy's over all tokens, of two blocks and of one whose states are all the same."""
+    rng = np.random.default_rng(0)
+    batches = [
+        [rng.normal(2, 3, (tokens, 5)), rng.normal(size=(tokens, 5)), np.ones((tokens, 5))]
+        for tokens in (7, 1, 4)
+    ]
+    found = variances([torch.from_numpy(state) for state in states] for states in batches)
+    whole = [np.concatenate(states) for states in zip(*batches, strict=True)]
+    assert found[:2] == pytest.approx([states.var(axis=0).mean() for states in whole[:2]])
+    assert found[2] == 1.0
 
 
 @pytest.mark.parametrize("name", STACKS)

@@ -9,7 +9,9 @@ import re
 import numpy as np
 import pytest
 import scipy.linalg
+import torch
 
+from compressor.importance.second_order import Moments
 from compressor.model.architectures import find_sublayers
 from compressor.model.modeling_pruned import OutputBias
 from compressor.model.sublayers import Mask, by_layer
@@ -115,6 +117,35 @@ def test_a_feed_forward_part_makes_up_for_what_attention_left():
     np.testing.assert_allclose(change, step, rtol=5e-3, atol=2e-4)
     offset = missing.mean(0) - step @ x.mean(0)
     np.testing.assert_allclose((module.bias - old.bias).detach(), offset, rtol=5e-3, atol=5e-4)
+
+
+def test_the_gain_is_the_fall_of_the_mean_square():
+    """E|e|^2 - E|e - change x - offset|^2, in NumPy from the rows themselves."""
+    rng = np.random.default_rng(0)
+    x, e = rng.normal(size=(50, 4)) + 3, rng.normal(size=(50, 2)) - 1
+    change, offset = rng.normal(size=(2, 4)), rng.normal(size=2)
+    moments = Moments(4, 2)
+    moments.add(torch.from_numpy(x), torch.from_numpy(e))
+    expected = (e**2).sum(1).mean() - ((e - x @ change.T - offset) ** 2).sum(1).mean()
+    found = least_squares._gain(moments, torch.from_numpy(change), torch.from_numpy(offset))
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_padding_is_not_looked_at():
+    """Wider padding of the same rows, filled with other tokens, changes no weight noticeably."""
+    setup = job("bert")
+    wide = []
+    for batch in setup.task.batches(setup.examples, setup.dense):
+        padded = copy.copy(batch)
+        for part, value in batch.inputs().items():
+            extra = torch.full((len(value), 6), 7 if part == "input_ids" else 0)
+            padded[part] = torch.cat([value, extra], 1)
+        wide.append(padded)
+    task = copy.copy(setup.task)
+    task.batches = lambda rows, model, **options: wide
+    other = reconstructed(dataclasses.replace(setup, task=task)).state_dict()
+    for key, value in reconstructed(setup).state_dict().items():
+        torch.testing.assert_close(value, other[key], rtol=1e-3, atol=1e-4)
 
 
 def test_few_rows_do_no_harm_on_others(monkeypatch):

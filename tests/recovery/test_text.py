@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,16 +11,11 @@ from pathlib import Path
 import pytest
 
 from compressor.recovery import RecoveryJob
+from compressor.recovery.translations import translate_lines
 from compressor.tasks import TASKS
 from compressor.training import data as data_module
-from compressor.training.data import (
-    BLOCK_ROWS,
-    Batches,
-    Text,
-    TextLines,
-    TrainingRows,
-    translate_lines,
-)
+from compressor.training.data import Batches, TrainingRows
+from compressor.training.text import BLOCK_ROWS, Text, TextLines
 from tests.helpers.files import jsonl, packed
 from tests.helpers.stages import divergence, job, repair
 from tests.helpers.texts import classified, some_lines, translated, write
@@ -72,7 +68,9 @@ def test_packed_text_and_json_give_the_rows_of_plain_lines(tmp_path: Path, name:
     text = classified(packed(tmp_path / name, content))
     assert text.lines.is_packed == name.lower().endswith((".gz", ".zst"))
     if text.lines.is_packed:
-        text.lines.unpack(tmp_path / "stored", lambda done, total: None)
+        parts: list[tuple[int, int]] = []
+        text.lines.unpack(tmp_path / "stored", lambda *part: parts.append(part))
+        assert parts[-1] == (0, 1)  # of one MiB, which it does not fill
         assert (tmp_path / "stored").stat().st_size == text.lines.size
         text = text.unpacked(tmp_path / "stored")
     assert text.rows == 700
@@ -101,6 +99,58 @@ def test_an_epoch_goes_through_rows_and_text_once_in_another_order_each_time(
             rest = [batch.rows for batch in batches.of_epoch(epoch, skip)]
             assert rest == rows[skip:]
     assert orders[0] != orders[1] != orders[2]
+
+
+def test_windows_have_other_blocks_in_every_epoch(tmp_path: Path, monkeypatch):
+    """Two of five blocks each; the last block, which is shorter, stays in the last window."""
+    monkeypatch.setattr(data_module, "WINDOW_ROWS", 2 * BLOCK_ROWS)
+    setup = job("bert")
+    text = classified(write(tmp_path / "text.txt", some_lines(133)))
+    batches = Batches(TrainingRows([], setup.task, setup.dense, stored=text), 32, seed=0)
+    firsts = []
+    for epoch in range(4):
+        rows = [-1 - row for batch in batches.of_epoch(epoch) for row in batch.rows]
+        windows = [
+            {row // BLOCK_ROWS for row in part} for part in (rows[:64], rows[64:128], rows[128:])
+        ]
+        assert [len(window) for window in windows] == [2, 2, 1]
+        assert windows[2] == {4}
+        firsts.append(windows[0])
+    assert len(set(map(frozenset, firsts))) > 1
+
+
+def test_what_is_skipped_is_not_read(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(data_module, "WINDOW_ROWS", 2 * BLOCK_ROWS)
+    setup, read = job("bert"), []
+    text = classified(write(tmp_path / "text.txt", some_lines(160)))
+    block = TextLines.block
+    monkeypatch.setattr(
+        TextLines, "block", lambda x, number: read.append(number) or block(x, number)
+    )
+    batches = Batches(TrainingRows(setup.examples, setup.task, setup.dense, stored=text), 8, seed=0)
+    assert len(list(batches.of_epoch(0, skip=len(batches) - 1))) == 1
+    assert len(read) == 1  # of five
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch):
+    """An epoch over 6,000 lines takes as much as one over 1,000; all their rows take 4 MB."""
+    monkeypatch.setattr(data_module, "WINDOW_ROWS", 512)
+    monkeypatch.setattr(data_module, "KEPT_BYTES", 50_000)
+    setup = job("bert")
+
+    def peak(lines: int) -> int:
+        path = write(tmp_path / f"{lines}.txt", some_lines(lines))
+        tracemalloc.start()
+        text = classified(path)
+        rows = TrainingRows(setup.examples, setup.task, setup.dense, stored=text)
+        count = sum(len(x.rows) for x in Batches(rows, 32, seed=0).of_epoch(0) if x.rows[0] < 0)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert count == lines
+        assert 40_000 < sum(map(len, text._encoded.values())) <= 50_000  # of rows once encoded
+        return most
+
+    assert peak(6_000) < peak(1_000) + 500_000
 
 
 @pytest.mark.parametrize("name", ["marian", "bert"])

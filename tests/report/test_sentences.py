@@ -119,6 +119,9 @@ def test_what_was_not_measured_is_said_and_the_next_step():
          "The test rows do not decide it", f"{again} --test FILE"),
         (lossy, "It loses quality: train it",
          f"{again} --recover reconstruct+distill --distill-text FILE"),
+        # Its rows have parts that a line of text has not.
+        (lossy.model_copy(update={"task": "question-answering"}), "It loses quality: train it",
+         f"{again} --recover reconstruct+distill"),
         (trained, "It loses quality, though it was trained", f"{again} --macs 0.85"),
         # What meets the gate may lose something.
         (gated(lossy, "heads-25", verdict="passed"), "It meets the gate: use it.",

@@ -43,23 +43,35 @@ def expected_logits(
     return np.stack(rows)
 
 
-def test_answers_are_pytorchs_in_the_order_of_the_texts(
+TEXTS = [*toy.sentences(9), "", "   "]
+
+
+def test_logits_are_pytorchs_in_the_order_of_the_texts(
     exported: Exported, classifier: Classifier
 ) -> None:
-    texts = [*toy.sentences(9), "", "   "]
-    want = expected_logits(exported, texts)
+    want = expected_logits(exported, TEXTS)
     for limit in ({}, {"batch_size": 1}, {"batch_tokens": 20}):
-        np.testing.assert_allclose(classifier.logits(texts, **limit), want, atol=1e-4)
+        np.testing.assert_allclose(classifier.logits(TEXTS, **limit), want, atol=1e-4)
+
+
+def test_labels_are_those_of_the_largest_logits(exported: Exported, classifier: Classifier) -> None:
     labels = exported.model.config.id2label
-    assert classifier.classify(texts) == [labels[int(row.argmax())] for row in want]
-    assert len(set(classifier.classify(texts))) > 1
     assert classifier.labels == [labels[i] for i in range(LABELS)]
-    softmax = torch.from_numpy(want).softmax(-1).numpy()
-    np.testing.assert_allclose(classifier.probabilities(texts), softmax, atol=1e-5)
+    found = classifier.classify(TEXTS)
+    assert found == [labels[int(row.argmax())] for row in expected_logits(exported, TEXTS)]
+    assert len(set(found)) > 1
+
+
+def test_probabilities_are_the_softmax(exported: Exported, classifier: Classifier) -> None:
+    want = torch.from_numpy(expected_logits(exported, TEXTS)).softmax(-1).numpy()
+    np.testing.assert_allclose(classifier.probabilities(TEXTS), want, atol=1e-5)
+
+
+def test_pairs_are_answered_as_by_pytorch(exported: Exported, classifier: Classifier) -> None:
     pairs = toy.sentences(11, seed=2)
-    paired = expected_logits(exported, texts, pairs)
-    np.testing.assert_allclose(classifier.logits(texts, pairs), paired, atol=1e-4)
-    assert np.abs(paired - want).max() > 0.01
+    want = expected_logits(exported, TEXTS, pairs)
+    np.testing.assert_allclose(classifier.logits(TEXTS, pairs), want, atol=1e-4)
+    assert np.abs(want - expected_logits(exported, TEXTS)).max() > 0.01
 
 
 @pytest.mark.parametrize("paired", [False, True])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from compressor.results import Timing
 from compressor.runtime.text import Encoded
-from compressor.throughput.measure import Batch, Workload, make_workloads, measure
+from compressor.throughput import statistics
+from compressor.throughput.measure import measure
 from compressor.throughput.statistics import against_dense, speedup_of, summarize
+from compressor.throughput.workloads import Batch, Workload, make_workloads
 
 
 class Stage:
@@ -57,6 +61,45 @@ def test_all_models_run_the_same_batch_in_each_round_in_rotating_order() -> None
     assert samples == {(name, 2): [1.0, 2.0, 3.0] * 2 for name in "abc"}
 
 
+def test_every_batch_is_seen_before_timing_however_short_the_warm_up() -> None:
+    stage = Stage()
+    measure(
+        {"a": stage.subject("a", 1.0)},
+        [workload(4)],
+        warmup=1,
+        min_runs=1,
+        min_passes=1,
+        min_seconds=0,
+        clock=stage.clock,
+    )
+    assert stage.calls[:4] == [("a", number) for number in range(4)]
+    assert len(stage.calls) == 4 + 4  # and each is timed once
+
+
+def test_garbage_collector_is_off_while_timing_and_on_again_afterwards() -> None:
+    states = []
+
+    def run(batch: Batch) -> None:
+        states.append(gc.isenabled())
+        if len(states) == 4:
+            raise KeyboardInterrupt
+
+    assert gc.isenabled()
+    with pytest.raises(KeyboardInterrupt):
+        measure({"a": run}, [workload(1)], warmup=2, min_passes=9)
+    assert states == [True, True, False, False]
+    assert gc.isenabled()
+
+
+def test_progress_has_a_line_per_workload() -> None:
+    stage, lines = Stage(), []
+    subjects = {"dense": stage.subject("dense", 0.2), "small": stage.subject("small", 0.1)}
+    loads = [replace(workload(1), batch_size=size) for size in (1, 4)]
+    measure(subjects, loads, min_runs=5, min_seconds=0, clock=stage.clock, progress=lines.append)
+    times = "dense 200.0 ms, small 100.0 ms (medians of 5 runs)"
+    assert lines == [f"batch size {size}: {times}" for size in (1, 4)]
+
+
 def test_rounds_go_on_until_everything_asked_for_is_reached() -> None:
     for runs, seconds, passes, expected in (
         (7, 0.0, 1, 8),  # whole passes over two batches
@@ -70,25 +113,55 @@ def test_rounds_go_on_until_everything_asked_for_is_reached() -> None:
         assert {len(values) for values in samples.values()} == {expected}
 
 
-def test_timings_by_hand() -> None:
-    # Three passes over batches that take 2 s and 4 s; the smaller model takes 1 s and 4 s.
+@pytest.fixture
+def by_hand() -> list[Timing]:
+    """Three passes over batches that take 2 s and 4 s; the smaller model takes 1 s and 4 s."""
     samples = {("dense", 2): [2.0, 4.0] * 3, ("half", 2): [1.0, 4.0] * 3}
     load = replace(workload(2), source_tokens=6.0, padded_source_tokens=8.0, target_tokens=5.0)
-    ratios = {("half", 2): 1.6}
-    first, second = summarize(samples, [load], ratios, peak_memory_mib={("half", 2): 100.0})
-    assert (first.variant, first.batch_size, first.runs) == ("dense", 2, 6)
-    assert first.sentences_per_second == pytest.approx(4 / 6)  # 2 batches of 2 in 6 s
-    assert first.tokens_per_second == pytest.approx(20 / 6)
-    assert (first.speedup, first.speedup_interval, first.macs_ratio) == (None, None, None)
-    assert second.sentences_per_second == pytest.approx(4 / 5)
-    assert second.tokens_per_second == pytest.approx(20 / 5)
-    assert second.speedup == pytest.approx(6 / 5)
-    assert second.speedup_interval == pytest.approx((6 / 5, 6 / 5))
-    assert second.macs_ratio == 1.6
-    expected = np.quantile(1000 * np.array(samples["half", 2]), [0.5, 0.9, 0.99])
-    assert [second.latency_ms[name] for name in ("p50", "p90", "p99")] == pytest.approx(expected)
-    assert (second.source_tokens, second.padded_source_tokens) == (6.0, 8.0)
-    assert (first.peak_memory_mib, second.peak_memory_mib) == (None, 100.0)
+    ratios, memory = {("half", 2): 1.6}, {("half", 2): 100.0}
+    return summarize(samples, [load], ratios, peak_memory_mib=memory)
+
+
+def test_rates_are_rows_and_generated_tokens_by_the_time_of_a_pass(by_hand: list[Timing]) -> None:
+    dense, half = by_hand
+    assert (dense.variant, dense.batch_size, dense.runs) == ("dense", 2, 6)
+    assert dense.sentences_per_second == pytest.approx(4 / 6)  # 2 batches of 2 in 6 s
+    assert half.sentences_per_second == pytest.approx(4 / 5)
+    assert dense.tokens_per_second == pytest.approx(20 / 6)
+    assert half.tokens_per_second == pytest.approx(20 / 5)
+
+
+def test_a_speedup_is_that_of_a_pass_and_the_reference_has_none(by_hand: list[Timing]) -> None:
+    dense, half = by_hand
+    assert (dense.speedup, dense.speedup_interval, dense.macs_ratio) == (None, None, None)
+    assert half.speedup == pytest.approx(6 / 5)
+    assert half.speedup_interval == pytest.approx((6 / 5, 6 / 5))
+    assert half.macs_ratio == 1.6
+
+
+def test_latencies_are_percentiles_of_all_raw_times(by_hand: list[Timing]) -> None:
+    expected = np.quantile(1000 * np.array([1.0, 4.0] * 3), [0.5, 0.9, 0.99])
+    found = by_hand[1].latency_ms
+    assert [found[name] for name in ("p50", "p90", "p99")] == pytest.approx(expected)
+
+
+def test_a_timing_has_the_tokens_and_the_memory_of_its_workload(by_hand: list[Timing]) -> None:
+    dense, half = by_hand
+    assert (half.source_tokens, half.padded_source_tokens, half.target_tokens) == (6.0, 8.0, 5.0)
+    assert (dense.peak_memory_mib, half.peak_memory_mib) == (None, 100.0)
+
+
+def test_models_that_generate_nothing_are_rated_by_source_tokens() -> None:
+    load = replace(workload(1), source_tokens=7.0)
+    (row,) = summarize({("dense", 2): [0.5] * 5}, [load])
+    assert row.tokens_per_second == pytest.approx(2 * 7 / 0.5)
+
+
+def test_rows_come_by_model_and_then_by_batch_size() -> None:
+    loads = [replace(workload(1), batch_size=size) for size in (8, 1)]
+    samples = {(name, size): [1.0] * 5 for size in (8, 1) for name in ("dense", "half")}
+    rows = [(row.variant, row.batch_size) for row in summarize(samples, loads)]
+    assert rows == [("dense", 1), ("dense", 8), ("half", 1), ("half", 8)]
 
 
 def test_speedup_is_found_under_noise_drift_and_stalls() -> None:
@@ -108,6 +181,25 @@ def test_speedup_is_found_under_noise_drift_and_stalls() -> None:
     assert abs(dense.sum() / pruned.sum() / 1.25 - 1) > 0.02
 
 
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    """Sixty pairs of equal models with noise of 5 %: 57 of the 95 % intervals are expected to."""
+    covered = 0
+    for seed in range(60):
+        dense, same = np.exp(np.random.default_rng(seed).normal(0, 0.05, (2, 10, 4)))
+        low, high = speedup_of(dense, same, resamples=300)[1]
+        covered += low <= 1.0 <= high
+    # Fewer than 54 have a probability below 4 %; all 60 have one of 5 %.
+    assert 54 <= covered < 60
+
+
+def test_many_draws_are_made_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of three draws, the last of one: the same values as all at once."""
+    dense, pruned = np.exp(np.random.default_rng(1).normal(0, 0.05, (2, 6, 2)))
+    whole = speedup_of(dense, pruned, resamples=100)
+    monkeypatch.setattr(statistics, "_DRAWS_PER_CHUNK", 3 * dense.size)
+    assert speedup_of(dense, pruned, resamples=100) == whole
+
+
 def pad(rows: list[Encoded]) -> Batch:
     longest = max(map(len, rows))
     return {
@@ -123,6 +215,26 @@ def rows_of(lengths: list[int]) -> list[Encoded]:
         Encoded([100 * n + i + 1 for i in range(length)], [0] * (length - 1) + [1])
         for n, length in enumerate(lengths, start=1)
     ]
+
+
+def test_real_and_padded_tokens_are_counted_apart() -> None:
+    """16 batches of 2: rows of 2 and 6 tokens, padded to 12, then rows of 8, and so on."""
+    (load,) = make_workloads(rows_of([2, 6, 4, 4]), [2], pad)
+    assert len(load.batches) == 16
+    assert load.source_tokens == pytest.approx((8 + 8) / 4)
+    assert load.padded_source_tokens == pytest.approx((12 + 8) / 4)
+
+
+def test_few_rows_are_repeated_in_order() -> None:
+    (load,) = make_workloads(rows_of([3] * 5), [16], pad)
+    first = [int(token) for batch in load.batches for token in batch["input_ids"][:, 0]]
+    assert first == [100 * (n % 5 + 1) + 1 for n in range(64)]
+
+
+@pytest.mark.parametrize(("size", "batches"), [(1, 16), (4, 8), (8, 4), (200, 4)])
+def test_the_number_of_batches_follows_their_size(size: int, batches: int) -> None:
+    (load,) = make_workloads(rows_of([3] * 9), [size], pad)
+    assert [batch["input_ids"].shape for batch in load.batches] == [(size, 3)] * batches
 
 
 def test_many_rows_are_sampled_in_order() -> None:

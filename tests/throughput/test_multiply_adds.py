@@ -17,6 +17,7 @@ from compressor.tasks import TASKS
 from compressor.throughput.multiply_adds import (
     ModelShape,
     WorkSize,
+    multiply_adds,
     ratio_of_multiply_adds,
     shape_of,
     total_multiply_adds,
@@ -89,6 +90,69 @@ def test_products_with_positions_are_counted() -> None:
     ours = total_multiply_adds(shape, WorkSize(batch=3, source=7))
     counted = counted_macs(lambda: model(input_ids=torch.full((3, 7), 5)))
     assert ours == counted - 3 * 2 * 14 * 32 * 32
+
+
+def test_the_work_of_each_part_by_hand() -> None:
+    """Width 4, two heads of 2 columns, 6 neurons; two rows of three tokens, then of two more."""
+    model = ModelShape(
+        width=4,
+        head_dim=2,
+        embedding=8,
+        encoder_heads=(2,),
+        encoder_ffn=(6,),
+        head=((4, 4), (4, 3)),
+        position_products=1,
+    )
+    attention = 4 * (6 * 4 * 4) + 2 * (6 * 3 * 4)  # projections; scores and values
+    assert multiply_adds(model, WorkSize(2, 3)) == {
+        "embeddings": 6 * 8 * 4,
+        "encoder_self": attention + 6 * 2 * 3 * 4,
+        "encoder_ffn": 2 * 6 * 4 * 6,
+        "classifier": 2 * (4 * 4 + 4 * 3),
+    }
+    on_tokens = dataclasses.replace(model, head_on_tokens=True)
+    assert multiply_adds(on_tokens, WorkSize(2, 3))["classifier"] == 6 * (4 * 4 + 4 * 3)
+    translator = ModelShape(
+        width=4,
+        head_dim=2,
+        embedding=4,
+        encoder_heads=(2,),
+        encoder_ffn=(6,),
+        decoder_heads=(1,),
+        cross_heads=(2,),
+        decoder_ffn=(5,),
+        vocabulary=9,
+        gated=True,
+    )
+    assert multiply_adds(translator, WorkSize(2, 3, 2)) == {
+        "encoder_self": attention,
+        "encoder_ffn": 3 * 6 * 4 * 6,
+        # Four rows in two steps, of which the second sees two tokens.
+        "decoder_self": 4 * (4 * 4 * 2) + 2 * (2 * 3 * 2),
+        "cross": 2 * (6 * 4 * 4) + 2 * (4 * 4 * 4) + 2 * (4 * 3 * 4),
+        "decoder_ffn": 3 * 4 * 4 * 5,
+        "vocabulary": 4 * 4 * 9,
+    }
+
+
+def test_an_encoder_that_no_cross_attention_reads_does_not_count() -> None:
+    dense = ModelShape(
+        width=4,
+        head_dim=2,
+        embedding=4,
+        encoder_heads=(2,),
+        encoder_ffn=(6,),
+        decoder_heads=(1,),
+        cross_heads=(2,),
+        decoder_ffn=(5,),
+        vocabulary=9,
+    )
+    without = dataclasses.replace(dense, cross_heads=(0,))
+    size = WorkSize(2, 3, 2)
+    work = multiply_adds(without, size)
+    left = work["decoder_self"] + work["decoder_ffn"] + work["vocabulary"]
+    expected = total_multiply_adds(dense, size) / left
+    assert ratio_of_multiply_adds(dense, without, [size]) == pytest.approx(expected)
 
 
 def test_a_model_that_multiplies_nothing_has_an_infinite_ratio() -> None:

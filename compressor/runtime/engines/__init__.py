@@ -132,9 +132,10 @@ class Engine(ABC):
             return artifact.used_files(precision)
         folder = directory / cls.folder
         if not folder.exists():
+            model = "a dense model" if cls.dense_only else "the model"
             raise UsageError(
-                f"{directory} has no {cls.folder}/ for the engine {cls.name}; export the model "
-                f"with --engines onnxruntime,{cls.name}, or use another engine",
+                f"{directory} has no {cls.folder}/ for the engine {cls.name}; export {model} with "
+                f"--engines onnxruntime,{cls.name}, or use another engine",
                 id="engine-not-in-artifact",
             )
         names = sorted(f"{cls.folder}/{path.name}" for path in folder.iterdir())
