@@ -100,6 +100,11 @@ class ClassificationArtifact(EncoderArtifact):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaggingArtifact(ClassificationArtifact):
+    unk_token_id: int | None = None  # None: the tokenizer has no unknown token
+
+
+@dataclass(frozen=True, kw_only=True)
 class RegressionArtifact(EncoderArtifact):
     activation: Activation = "identity"
 
@@ -220,7 +225,7 @@ ARTIFACTS: dict[str, type[Artifact]] = {
     "reranking": RerankingArtifact,
     "multilabel": ClassificationArtifact,
     "translation": TranslationArtifact,
-    "token-classification": ClassificationArtifact,
+    "token-classification": TaggingArtifact,
     "question-answering": EncoderArtifact,
     "summarization": TranslationArtifact,
 }

@@ -122,6 +122,12 @@ class TextTokenizer:
             rows = list(zip(rows, self._normalized(pairs), strict=True))
         return list(self.library.encode_batch(rows))
 
+    def encodings_of_words(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
+        """Of sentences that are split into words, whose numbers the tokens have: each word is read
+        by itself, as by transformers with `is_split_into_words=True`."""
+        words = [list(sentence) for sentence in sentences]
+        return list(self.library.encode_batch(words, is_pretokenized=True))
+
     def rows(self, encodings: Iterable[Encoding]) -> list[Encoded]:
         """The token ids of encodings."""
         rows, limit = [], self._first_without_id

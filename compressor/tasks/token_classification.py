@@ -49,6 +49,7 @@ class TokenClassification(LabelTask):
         "text_column": ("tokens", "text", "sentence"),
         "label_column": ("tags",),
     }
+    exporter = "compressor.export.encoder:TaggingGraphs"
     runtime = "compressor.runtime:TokenClassifier"
     pipeline_tag = "token-classification"
     usage = 'print(model.tag(["First text.", "Second one."]))'
@@ -113,24 +114,22 @@ class TokenClassification(LabelTask):
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; words beyond the most tokens have no label."""
-        from compressor.runtime.token_classifier import first_tokens, word_spans
+        from compressor.runtime.token_classifier import first_tokens, words_of
 
         require_offsets(tokenizer)
         examples: list[Example] = []
         labels = self.label_values(rows)
-        for chunk in chunks(rows.count):  # so that no more offsets are kept
-            texts = rows.sources[chunk]
+        for chunk in chunks(rows.count):  # so that no more numbers of words are kept
+            sentences = [words_of(text) for text in rows.sources[chunk]]
             encoded, cut = encode_texts(
-                tokenizer, max_source_tokens, types=True, offsets=True, text=texts
+                tokenizer, max_source_tokens, types=True, words=True, text=sentences
             )
-            for row, (text, word_labels) in enumerate(zip(texts, labels[chunk], strict=True)):
+            for row, word_labels in enumerate(labels[chunk]):
                 ids = encoded["input_ids"][row]
-                firsts = first_tokens(encoded["offset_mapping"][row], word_spans(text))
                 target = [(IGNORED, IGNORED)] * len(ids)
-                numbers = word_labels or [0] * len(firsts)  # a row without a target has label 0
-                for word, (token, label) in enumerate(zip(firsts, numbers, strict=True)):
-                    if token is not None:
-                        target[token] = (label, word)
+                for word, token in first_tokens(encoded["word_ids"][row]).items():
+                    # A row without a target has label 0.
+                    target[token] = (word_labels[word] if word_labels else 0, word)
                 types = encoded["token_type_ids"][row]
                 examples.append(Example(len(examples), ids, tuple(target), types, cut[row]))
         return examples
@@ -180,7 +179,9 @@ class TokenClassification(LabelTask):
     def answer(
         self, runtime: TokenClassifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
-        return [" ".join(x) for x in runtime.tag_words([text.split(" ") for text in sources])]
+        from compressor.runtime.token_classifier import words_of
+
+        return [" ".join(labels) for labels in runtime.tag_words(list(map(words_of, sources)))]
 
 
 def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
