@@ -49,6 +49,7 @@ class Artifact:
     truncation_side: Literal["right", "left"] = "right"  # where tokens of long texts are left out
     pad_token_id: int
     inputs: list[Literal["input_ids", "attention_mask", "token_type_ids"]]
+    token_types: int | None = None  # that the graphs tell apart; None: any, which they do not read
     labels: list[str] | None = None  # of classes, in the order of the logits
     # Precision -> the engine that was the fastest in it on the CPU; None where one was measured.
     fastest_engines: Mapping[str, str] | None = None

@@ -6,11 +6,12 @@ Rows are sentences of words with a tag each: columns as in CoNLL, or JSONL with 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import CompressWarning, InputError, UsageError
 from compressor.tasks import tables
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
 from compressor.tasks.encoder import Labels, LabelTask
@@ -83,6 +84,7 @@ class TokenClassification(LabelTask):
                 "the labels",
                 id="label-not-a-word",
             )
+        _warn_of_other_tokens(checkpoint)
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         return super().head(config, width)[1:]
@@ -182,6 +184,24 @@ class TokenClassification(LabelTask):
         from compressor.runtime.token_classifier import words_of
 
         return [" ".join(labels) for labels in runtime.tag_words(list(map(words_of, sources)))]
+
+
+def _warn_of_other_tokens(checkpoint: Checkpoint) -> None:
+    """Warn where words that are given one by one get other tokens than in a text."""
+    from compressor.model.modes import quiet_transformers
+
+    tokenizer = checkpoint.tokenizer
+    with quiet_transformers():
+        given, text = tokenizer(["a", "a"], is_split_into_words=True), tokenizer("a a")
+    if given["input_ids"] != text["input_ids"]:
+        warnings.warn(
+            f"the tokenizer of {checkpoint.directory} gives words of rows, which are read one by "
+            "one, other tokens than in a text, as with add_prefix_space=false; so does "
+            "transformers where it trains with is_split_into_words, but a model that was trained "
+            "on texts is measured wrongly: save its tokenizer with add_prefix_space=True",
+            CompressWarning,
+            stacklevel=2,
+        )
 
 
 def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
