@@ -19,7 +19,14 @@ from compressor.export.graphs import BATCH, SOURCE
 from compressor.export.int8 import Array, Observed
 from compressor.export.task_graphs import Batches, Network, TaskGraphs
 from compressor.export.tokenizer_check import TokenizerProbe
-from compressor.export.verify import Compared, Expected, Spooled, logit_check, relative_difference
+from compressor.export.verify import (
+    Compared,
+    Expected,
+    Spooled,
+    at_real_tokens,
+    logit_check,
+    relative_difference,
+)
 from compressor.model.checkpoint import save_settings
 from compressor.model.modeling_tokens import computes_one_token
 from compressor.model.modes import computing_all_tokens
@@ -59,6 +66,11 @@ class EncoderGraphs(TaskGraphs):
     layout = "optimum"
     optimum_outputs: ClassVar[tuple[str, ...]] = ("logits",)  # in that layout
     cuda_forms: ClassVar[Mapping[str, CudaForm]] = {"model": CudaForm(fuse, write_packed)}
+
+    @property
+    def optimum_on_tokens(self) -> bool:
+        """Whether `optimum_outputs` have values for every token, [rows, tokens, …]."""
+        return self.task.head_on_tokens
 
     def write(
         self, network: Network, directory: Path, skip: Collection[str] = ()
@@ -100,8 +112,8 @@ class EncoderGraphs(TaskGraphs):
         same: list[bool] = []
         for batch in expected:
             wanted, actual = batch.logits.read(), runtime.run(batch.inputs)
-            differences.append(relative_difference(actual, wanted))
-            real = batch.inputs["attention_mask"]
+            real, on_tokens = batch.inputs["attention_mask"], self.task.head_on_tokens
+            differences.append(_difference(actual, wanted, real if on_tokens else None))
             read = (self.read(runtime, logits, real) for logits in (actual, wanted))
             same += self.task.same_answers(*read)
         return Compared(differences, same, self.task.answers)
@@ -136,8 +148,9 @@ class EncoderGraphs(TaskGraphs):
         for batch in batches:
             feeds = {value.name: batch[value.name].numpy() for value in session.get_inputs()}
             expected = model(**batch)
+            real = feeds["attention_mask"] if self.optimum_on_tokens else None
             for name, actual in zip(outputs, session.run(outputs, feeds), strict=True):
-                differences.append(relative_difference(actual, expected[name].numpy()))
+                differences.append(_difference(actual, expected[name].numpy(), real))
         check = logit_check(differences)
         checkpoint, config = network.checkpoint, copy.deepcopy(model.config)
         without_code(config)  # the graphs need none
@@ -145,6 +158,13 @@ class EncoderGraphs(TaskGraphs):
         use_earlier_names(directory / "tokenizer_config.json")
         TokenizerProbe.of(checkpoint, ()).check_saved(directory)
         return [check]
+
+
+def _difference(actual: Array, expected: Array, real: Array | None) -> float:
+    """`relative_difference` of two batches' values; of values for tokens with `attention_mask`."""
+    if real is None:
+        return relative_difference(actual, expected)
+    return relative_difference(at_real_tokens(actual, real), at_real_tokens(expected, real))
 
 
 def use_earlier_names(path: Path) -> None:
@@ -177,6 +197,14 @@ class RerankingGraphs(EncoderGraphs):
         }
 
 
+class TaggingGraphs(EncoderGraphs):
+    """Logits [rows, tokens, labels]."""
+
+    def describe(self, network: Network, directory: Path) -> dict[str, Any]:
+        unknown = network.checkpoint.tokenizer.unk_token_id  # which begins a word, see `tag`
+        return {**super().describe(network, directory), "unk_token_id": unknown}
+
+
 class QuestionAnsweringGraphs(EncoderGraphs):
     """Logits [rows, tokens, 2] of starts and ends."""
 
@@ -197,6 +225,10 @@ class EmbeddingGraphs(EncoderGraphs):
             "prompts": head.settings.prompts,
             "default_prompt": head.settings.default_prompt,
         }
+
+    @property
+    def optimum_on_tokens(self) -> bool:
+        return True
 
     def read(self, runtime: Embedder, logits: Array, attention_mask: Array) -> Array:
         return unit(logits) if runtime.artifact.similarity == "cosine" else logits

@@ -84,6 +84,9 @@ class TaskGraphs(ABC):
             "pad_token_id": int(checkpoint.tokenizer.pad_token_id),
             "inputs": list(checkpoint.entry.inputs),
         }
+        types = checkpoint.entry.token_types(network.model)
+        if types is not None:
+            data["token_types"] = types
         if checkpoint.tokenizer.truncation_side != "right":
             data["truncation_side"] = checkpoint.tokenizer.truncation_side
         write_json(directory / GRAPHS_FILE, data | self.describe(network, directory))

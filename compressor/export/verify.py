@@ -133,6 +133,15 @@ def search_check(rows: int, beams: int) -> Check:
     )
 
 
+def at_real_tokens(values: NDArray[Any], attention_mask: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """What is read of a padded batch's values for tokens, [rows, tokens, …]: of each row [real, …].
+
+    At padding, where DeBERTa and ModernBERT mask otherwise in PyTorch than in a graph, they may be
+    anything, NaN too, as nothing reads them.
+    """
+    return [row[real > 0] for row, real in zip(values, attention_mask, strict=True)]
+
+
 def relative_difference(actual: Any, expected: Any) -> float:
     """The largest difference of two arrays [rows, ...] as a share of the largest expected value.
 

@@ -20,6 +20,7 @@ TokenRead = Literal["first", "last"]  # of each row
 # architectures have. docs/checkpoints.md lists them.
 LAYERS, HEADS, WIDTH, NEURONS = 1024, 1024, 65_536, 1_048_576
 VOCABULARY, POSITIONS, TYPES, LABELS = 16_777_216, 65_536, 65_536, 65_536
+LEAST_TOKENS = 4  # of a text: the special tokens and something between them
 DISTANCES = 4096  # of relative positions
 COMPUTED_POSITIONS = 8_388_608  # numbers in a table of sinusoidal positions, which are computed
 
@@ -250,6 +251,14 @@ class Architecture:
             return None
         offset = int(config.pad_token_id) + 1 if self.positions_after_padding else 0
         return int(getattr(config, self.positions)) - offset
+
+    def token_types(self, model: nn.Module) -> int | None:
+        """How many types of tokens its graphs tell apart; None if the model has no types."""
+        modules = model.named_modules()
+        tables: list[Any] = [x for name, x in modules if name.endswith("token_type_embeddings")]
+        if not tables:
+            return None
+        return len(tables[0].weight) if "token_type_ids" in self.inputs else 1
 
     def computes_positions(self, config: Any) -> bool:
         """Whether the table of positions is computed, so that no checkpoint stores it."""

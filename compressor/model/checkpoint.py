@@ -31,7 +31,12 @@ from compressor.model.sentence_settings import SentenceSettings, is_cross_encode
 from compressor.model.stored_configuration import configuration_difference
 from compressor.model.stored_tokenizer import difference_of
 from compressor.model.sublayers import Mask, Sublayer
-from compressor.model.tokenizer import follow_sentence_settings, load_tokenizer, save_tokenizer
+from compressor.model.tokenizer import (
+    follow_sentence_settings,
+    load_tokenizer,
+    require_embeddings,
+    save_tokenizer,
+)
 from compressor.model.weights import computed_weights, load_model
 from compressor.storage.files import write_json
 from compressor.storage.manifest import require_checkpoint_unchanged
@@ -81,6 +86,11 @@ class Checkpoint:
         """The longest input it has positions for, special tokens included."""
         positions = self.entry.most_positions(self.model.config) or POSITIONS
         return int(min(positions, self.tokenizer.model_max_length))
+
+    def require_pairs(self) -> None:
+        """Raise InputError if a pair of texts has a token type that the model does not know."""
+        types = self.entry.token_types(self.model)
+        require_embeddings(self.tokenizer, self.model, types, self.directory, pair=True)
 
 
 def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
@@ -147,6 +157,7 @@ def open_checkpoint(
     entry.head.complete(network, directory, settings, allow_pickle)
     if entry.head is ENCODER or is_cross_encoder(config):
         follow_sentence_settings(tokenizer, config, settings)
+    require_embeddings(tokenizer, network, entry.token_types(network), directory)
     read_one_token(network)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(

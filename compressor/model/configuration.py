@@ -15,6 +15,7 @@ from compressor.errors import InputError
 from compressor.model.architecture import (
     COMPUTED_POSITIONS,
     ENCODER_HEADS,
+    LEAST_TOKENS,
     Architecture,
     decoder_tokens,
 )
@@ -172,6 +173,16 @@ def _wrong_values(config: Any, entry: Architecture, path: Path) -> Iterator[str]
     for name, value in vars(config).items():
         if isinstance(value, float) and not math.isfinite(value):
             yield f"{name} is {value}, not a finite number"
+    if entry.positions_after_padding and config.pad_token_id is None:
+        yield "pad_token_id is missing, and positions are counted from it on"
+    most = entry.most_positions(config)
+    if most is not None and most < LEAST_TOKENS:
+        name = str(entry.positions)
+        behind = f" behind pad_token_id {config.pad_token_id}" * entry.positions_after_padding
+        yield (
+            f"{name} is {getattr(config, name)}, which leaves a text {max(most, 0)} "
+            f"positions{behind}, and it needs {LEAST_TOKENS}"
+        )
     positions = config.max_position_embeddings if entry.computes_positions(config) else 0
     if positions * width > COMPUTED_POSITIONS:
         yield f"{positions:,} positions of width {width:,} are too many"

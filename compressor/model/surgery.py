@@ -126,10 +126,17 @@ def verify_surgery(
     sublayers: Sequence[Sublayer],
     mask: Mask,
     batches: Sequence[Mapping[str, Tensor]],
+    on_tokens: bool = False,
 ) -> Check:
     """Compare the pruned model's logits with those of the gated dense model.
 
-    The batches, without labels, should have padding. Raises VerificationError.
+    Args:
+        batches: without labels; they should have padding.
+        on_tokens: whether logits are of an encoder's tokens, [rows, tokens, …]; nothing reads those
+            of padding, and they are left out.
+
+    Raises:
+        VerificationError: they differ.
     """
     dense.eval(), pruned.eval()
     left = [x for x in sublayers if x.layer not in mask.dropped]
@@ -137,7 +144,8 @@ def verify_surgery(
     for batch in batches:
         with skipped(dense, sublayers, mask), gated(dense, left, mask_gates(mask)):
             expected = dense(**batch).logits
-        differences.append(relative_difference(pruned(**batch).logits, expected))
+        real = batch["attention_mask"].bool() if on_tokens else ...
+        differences.append(relative_difference(pruned(**batch).logits[real], expected[real]))
     worst = float(torch.tensor(differences).max())  # NaN wins, unlike with Python's max
     if not worst <= SURGERY_TOLERANCE:
         raise VerificationError(

@@ -12,7 +12,7 @@ from typing import Any
 from tokenizers import Tokenizer, normalizers, processors
 
 from compressor.errors import CompressWarning, InputError
-from compressor.model.architecture import decoder_tokens
+from compressor.model.architecture import LEAST_TOKENS, decoder_tokens
 from compressor.model.languages import languages
 from compressor.model.modes import quiet_transformers
 from compressor.model.reading import first_line, malformed
@@ -28,7 +28,6 @@ from compressor.storage.input_files import panics_raised
 # Vocabularies are often padded to a round number of rows; no model has more rows than this without
 # a token.
 MOST_UNUSED_ROWS = 1024
-LEAST_TOKENS = 4  # of a text: the special tokens and something between them
 # Names that tokenizer classes have for files without which they know no tokens.
 _NEEDED = ("vocab_file", "merges_file", "vocab", "source_spm", "target_spm")
 _NO_POST_PROCESSOR = processors.TemplateProcessing("$A", "$A $B:1")  # behaves as if none is set
@@ -118,6 +117,42 @@ def _require_same_each_time(tokenizer: Any, directory: Path) -> None:
             f"{model.dropout:g}), so that a text has other tokens each time; set dropout to null "
             "there, as it is meant outside of training",
             id="tokenizer-at-random",
+        )
+
+
+def require_embeddings(
+    tokenizer: Any, model: Any, types: int | None, where: Path, pair: bool = False
+) -> None:
+    """Raise InputError if a text gets a token or a token type that the model has no embedding for.
+
+    Special tokens and types come from the post-processor, whatever the text is.
+
+    Args:
+        types: how many the model's graphs tell apart (`Architecture.token_types`); None: it
+            has none, and leaves out those of the tokenizer.
+        pair: check a pair of texts.
+    """
+    with quiet_transformers():
+        encoded = tokenizer(*(["a", "a"] if pair else ["a"]))
+    config, what = model.config, "a pair of texts" if pair else "a text"
+    highest = max(encoded["input_ids"])
+    if highest >= config.vocab_size:
+        raise InputError(
+            f"the tokenizer of {where} gives {what} the token number {highest:,}, and the model "
+            f"has embeddings for {config.vocab_size:,}; give the tokenizer that the model was "
+            "trained with",
+            id="tokenizer-of-another-model",
+        )
+    # The model is handed those that the tokenizer gives unasked.
+    highest = max(encoded.get("token_type_ids", [0]))
+    if types is not None and highest >= types:
+        known = config.type_vocab_size
+        only = "" if types == known else f", of which graphs of {config.model_type} know 0 alone"
+        raise InputError(
+            f"the tokenizer of {where} gives {what} the token type {highest}, and the model has "
+            f"type_vocab_size {known}{only}; give {'single texts, or ' if pair else ''}the "
+            "tokenizer that the model was trained with",
+            id="token-type-unknown",
         )
 
 

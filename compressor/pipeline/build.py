@@ -91,7 +91,10 @@ def build(
 def verify(model: nn.Module, pruned: nn.Module, source: ModelAndRows, mask: Mask) -> Check:
     """Compare a pruned model with the one that it was cut from, its units masked."""
     layers, cut = source.checkpoint.layers, without_skipped(source.checkpoint, pruned, mask).model
-    return parallel.on_main(lambda: verify_surgery(model, cut, layers, mask, source.inputs))
+    on_tokens = source.task.head_on_tokens
+    return parallel.on_main(
+        lambda: verify_surgery(model, cut, layers, mask, source.inputs, on_tokens)
+    )
 
 
 def save(

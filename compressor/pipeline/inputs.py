@@ -142,6 +142,8 @@ def read(
         )
 
     calibration, test = rows_of("calibration"), rows_of("test")
+    if task.joins_pairs and any(rows and rows.pairs for rows in (calibration, test)):
+        checkpoint.require_pairs()
     if test is not None:
         task.require_answers(test)
         require_references(test)

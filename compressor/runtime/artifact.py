@@ -49,6 +49,7 @@ class Artifact:
     truncation_side: Literal["right", "left"] = "right"  # where tokens of long texts are left out
     pad_token_id: int
     inputs: list[Literal["input_ids", "attention_mask", "token_type_ids"]]
+    token_types: int | None = None  # that the graphs tell apart; None: any, which they do not read
     labels: list[str] | None = None  # of classes, in the order of the logits
     # Precision -> the engine that was the fastest in it on the CPU; None where one was measured.
     fastest_engines: Mapping[str, str] | None = None
@@ -100,6 +101,11 @@ class ClassificationArtifact(EncoderArtifact):
     @property
     def outputs(self) -> int:
         return len(self.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggingArtifact(ClassificationArtifact):
+    unk_token_id: int | None = None  # None: the tokenizer has no unknown token
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +252,7 @@ ARTIFACTS: dict[str, type[Artifact]] = {
     "reranking": RerankingArtifact,
     "multilabel": ClassificationArtifact,
     "translation": TranslationArtifact,
-    "token-classification": ClassificationArtifact,
+    "token-classification": TaggingArtifact,
     "question-answering": EncoderArtifact,
     "summarization": TranslationArtifact,
 }

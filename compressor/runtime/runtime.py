@@ -134,6 +134,7 @@ class Runtime(ABC, Generic[Described]):
             artifact.max_source_tokens if self.cuts_texts else None,
             artifact.truncation_side,
         )
+        self._tokenizer.token_types = artifact.token_types
         inside = cache and Path(cache).resolve().is_relative_to(self._directory.resolve())
         if cache is not None and (inside or not library.compiles):
             raise UsageError(

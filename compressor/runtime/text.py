@@ -17,7 +17,7 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor.errors import CompressWarning
+from compressor.errors import CompressWarning, InputError
 from compressor.runtime.artifact import unusable
 from compressor.runtime.batching import require_texts
 from compressor.storage.input_files import MIB, panics_raised, read_text
@@ -77,7 +77,8 @@ class TextTokenizer:
     def __init__(self, path: Path, max_tokens: int | None = None, side: str = "right") -> None:
         from tokenizers import Tokenizer
 
-        self.prefix = ""
+        self._path, self.prefix = path, ""
+        self.token_types: int | None = None  # that the model knows; None: any
         try:
             with panics_raised():
                 # The largest tokenizers have some 20 MiB.
@@ -119,8 +120,15 @@ class TextTokenizer:
         require_texts(texts, pairs)
         rows: list[Any] = self._normalized(texts)
         if pairs is not None:
+            self._require_pairs()
             rows = list(zip(rows, self._normalized(pairs), strict=True))
         return list(self.library.encode_batch(rows))
+
+    def encodings_of_words(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
+        """Of sentences that are split into words, whose numbers the tokens have: each word is read
+        by itself, as by transformers with `is_split_into_words=True`."""
+        words = [list(sentence) for sentence in sentences]
+        return list(self.library.encode_batch(words, is_pretokenized=True))
 
     def rows(self, encodings: Iterable[Encoding]) -> list[Encoded]:
         """The token ids of encodings."""
@@ -140,6 +148,16 @@ class TextTokenizer:
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """The text of each row of ids, special tokens left out."""
         return list(self.library.decode_batch([list(row) for row in rows]))
+
+    def _require_pairs(self) -> None:
+        """Raise `InputError` if the tokenizer gives a pair a type that the model does not know."""
+        highest = max(self.library.encode("a", "a").type_ids, default=0)
+        if self.token_types is not None and highest >= self.token_types:
+            raise InputError(
+                f"{self._path} gives a pair of texts the token type {highest}, and the model has "
+                f"{self.token_types} (token_types in graphs.json), from 0 on; give single texts",
+                id="token-type-unknown",
+            )
 
     def _normalized(self, texts: Sequence[str]) -> list[str]:
         """Texts by SentencePiece's rules, but for added tokens, which are matched before."""

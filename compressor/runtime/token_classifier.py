@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import ClassificationArtifact
+from compressor.runtime.artifact import TaggingArtifact
 from compressor.runtime.batching import Batch, Floats, log_softmax, require_texts
 from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
 
@@ -26,7 +24,6 @@ OUTSIDE = "O"
 _STANDARD = "BIES"  # begin, inside, end, single
 # Last and unit of BILOU, middle and whole of BMEWO.
 _LETTERS = dict(zip("BIESLUMW", "BIESESIS", strict=True))
-_WORD = re.compile("[^ ]+")
 
 
 @dataclass(frozen=True)
@@ -47,11 +44,12 @@ class Entity:
     score: float
 
 
-class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
+class TokenClassifier(EncoderRuntime[TaggingArtifact]):
     """An exported token classifier; arguments and errors are those of `Runtime`.
 
     The label of a word is that of its first token: tokens that go on with a word have no labels in
-    training. In a text, words are those of transformers' `aggregation_strategy="first"`.
+    training. In a text, words are those of transformers' `aggregation_strategy="first"`; words that
+    are given are read as by its tokenizers with `is_split_into_words=True`.
     """
 
     task = "token-classification"
@@ -78,15 +76,14 @@ class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
         # A text may stand in place of the list, or of one sentence in it.
         for texts in (sentences, *sentences):
             require_texts(texts)
-        joined = [" ".join(words) for words in sentences]
-        encodings, labeled, cut = self._label(joined, **limits)
-        self._warn_of_cut(cut, len(joined))
+        encodings = self._tokenizer.encodings_of_words(sentences)
+        labeled, cut = self._label(encodings, **limits)
+        self._warn_of_cut(cut, len(sentences))
         answers = []
         for words, encoding, (best, _) in zip(sentences, encodings, labeled, strict=True):
-            ends = accumulate(len(word) + 1 for word in words)
-            spans = [(end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)]
-            tokens = first_tokens(encoding.offsets, spans)
-            answers.append([OUTSIDE if x is None else self.labels[best[x]] for x in tokens])
+            tokens = first_tokens(encoding.word_ids)
+            labels = {word: self.labels[best[token]] for word, token in tokens.items()}
+            answers.append([labels.get(word, OUTSIDE) for word in range(len(words))])
         return answers
 
     def tag_stream(
@@ -104,7 +101,8 @@ class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
 
     def _tag(self, texts: Sequence[str], **limits: Any) -> tuple[list[list[Entity]], int]:
         """Entities of each text, and how many texts were cut."""
-        encodings, labeled, cut = self._label(texts, **limits)
+        encodings = self._tokenizer.encodings(texts)
+        labeled, cut = self._label(encodings, **limits)
         scheme, tagged = scheme_of(self.labels), []
         for text, encoding, (best, scores) in zip(texts, encodings, labeled, strict=True):
             tokens, words = self._words(text, encoding)
@@ -120,23 +118,27 @@ class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
     def _words(self, text: str, encoding: Encoding) -> tuple[list[int], list[Span]]:
         """The first token of each word of a text, and the characters of the words.
 
-        Words are the tokenizer's where it marks tokens that go on (as `##`); else spaces end them.
+        By the rules of `TokenClassificationPipeline.gather_pre_entities` in transformers: where the
+        tokenizer marks tokens that go on (as `##`), these have more characters than the text; else
+        spaces end words. An unknown token always begins one.
         """
-        marks = getattr(self._tokenizer.library.model, "continuing_subword_prefix", None)
+        library, unknown = self._tokenizer.library, self.artifact.unk_token_id
+        marks = getattr(library.model, "continuing_subword_prefix", None)
         tokens: list[int] = []
         words: list[Span] = []
-        last = None
-        offsets, numbers = encoding.offsets, encoding.word_ids
+        ids, offsets = encoding.ids, encoding.offsets
         for token, special in enumerate(encoding.special_tokens_mask):
             if special:
                 continue
             start, end = offsets[token]
-            if marks:
-                goes_on = numbers[token] == last
+            if ids[token] == unknown:
+                goes_on = False
+            elif marks:
+                # A letter that lower-casing or removing accents made of two goes on, too.
+                goes_on = len(library.id_to_token(ids[token])) != end - start
             else:
                 # Some tokenizers' tokens begin with the space before a word, others' after it.
                 goes_on = start > 0 and " " not in text[start - 1 : start + 1]
-            last = numbers[token]
             if tokens and goes_on:
                 words[-1] = (words[-1][0], end)
             else:
@@ -145,9 +147,9 @@ class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
         return tokens, words
 
     def _label(
-        self, texts: Sequence[str], **limits: Any
-    ) -> tuple[list[Encoding], list[LabeledTokens], int]:
-        """Tokens of each text, their labels, padding included, and how many texts were cut."""
+        self, encodings: Sequence[Encoding], **limits: Any
+    ) -> tuple[list[LabeledTokens], int]:
+        """Labels of the tokens of each text, padding included, and how many texts were cut."""
 
         def label(batch: Batch) -> Iterable[LabeledTokens]:
             logits = self.run(batch)  # [rows, tokens, labels]
@@ -155,31 +157,27 @@ class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
             log_softmax(logits.reshape(-1, logits.shape[-1]))  # a view
             return zip(best, np.exp(logits.max(-1)), strict=True)
 
-        encodings = self._tokenizer.encodings(texts)
         rows = self._tokenizer.rows(encodings)
-        return encodings, self._answer(rows, label, **limits), sum(row.cut for row in rows)
+        return self._answer(rows, label, **limits), sum(row.cut for row in rows)
 
 
-def word_spans(text: str) -> list[Span]:
-    """The characters of each word of a text; words are what spaces separate."""
-    return [match.span() for match in _WORD.finditer(text)]
+def words_of(text: str) -> list[str]:
+    """The words of a text, which spaces separate."""
+    return [word for word in text.split(" ") if word]
 
 
-def first_tokens(offsets: Sequence[Span], words: Sequence[Span]) -> list[int | None]:
-    """The number of the first token of each word; None where a word has none.
+def first_tokens(word_ids: Sequence[int | None]) -> dict[int, int]:
+    """Number of each word that has tokens -> that of its first token.
 
-    Both are in order, as characters; special tokens have none (start = end).
+    That may be a lone marker of the space before the word.
+
+    Args:
+        word_ids: the number of each token's word; None for special tokens.
     """
-    first: list[int | None] = [None] * len(words)
-    number = 0
-    for token, (start, end) in enumerate(offsets):
-        # Words that end before the token begins, and words without characters, have no more tokens.
-        while number < len(words) and words[number][1] <= max(start, words[number][0]):
-            number += 1
-        if number == len(words):
-            break
-        if start < end and words[number][0] < end and first[number] is None:
-            first[number] = token
+    first: dict[int, int] = {}
+    for token, word in enumerate(word_ids):
+        if word is not None:
+            first.setdefault(word, token)
     return first
 
 

@@ -106,33 +106,42 @@ def encode_texts(
     max_tokens: int,
     *,
     types: bool = False,
-    offsets: bool = False,
-    **texts: list[str] | None,
+    words: bool = False,
+    **texts: Any,
 ) -> tuple[Mapping[str, list[tuple[Any, ...]]], list[bool]]:
     """Token ids of all rows, cut to `max_tokens` (special tokens included and kept).
 
-    `texts` are the tokenizer's arguments: `text`, `text_pair` or `text_target`. Token `types` are 0
-    where the tokenizer returns none unasked, since the model then takes 0 for all. Returns the
-    tokenizer's lists (`input_ids`, with `types` also `token_type_ids`, with `offsets` also
-    `offset_mapping`, the characters of each token), and for each row whether it was cut.
+    `texts` are the tokenizer's arguments: `text`, `text_pair` or `text_target`, lists of texts or
+    None; with `words` lists of lists of words. Token `types` are 0 where the tokenizer returns none
+    unasked, since the model then takes 0 for all. Returns the tokenizer's lists (`input_ids`, with
+    `types` also `token_type_ids`, with `words` also `word_ids`, the number of each token's word),
+    and for each row whether it was cut.
     """
     options = {"truncation": True, "padding": False, "return_attention_mask": False}
-    options |= {"return_token_type_ids": types, "return_offsets_mapping": offsets}
+    options |= {"return_token_type_ids": types, "is_split_into_words": words}
+
+    def encode(columns: Mapping[str, Any], most: int) -> dict[str, list[tuple[Any, ...]]]:
+        encoded = tokenizer(**columns, max_length=most, **options)
+        values = {name: list(map(tuple, encoded[name])) for name in encoded}
+        if words:
+            rows = range(len(values["input_ids"]))
+            values["word_ids"] = [tuple(encoded.word_ids(row)) for row in rows]
+        return values
+
     lists: dict[str, list[tuple[Any, ...]]] = {}
     cut: list[bool] = []
     for chunk in chunks(max(len(column) for column in texts.values() if column is not None)):
         some = {name: column and column[chunk] for name, column in texts.items()}
         # One token more than allowed shows which rows are too long; only those are encoded again.
-        encoded = tokenizer(**some, max_length=max_tokens + 1, **options)
-        values = {name: list(map(tuple, encoded[name])) for name in encoded}
+        values = encode(some, max_tokens + 1)
         is_long = [len(ids) > max_tokens for ids in values["input_ids"]]
         long = [row for row, is_cut in enumerate(is_long) if is_cut]
         if long:
             texts_of_long = {name: x and [x[row] for row in long] for name, x in some.items()}
-            shorter = tokenizer(**texts_of_long, max_length=max_tokens, **options)
+            shorter = encode(texts_of_long, max_tokens)
             for name, column in values.items():
                 for row, value in zip(long, shorter[name], strict=True):
-                    column[row] = tuple(value)
+                    column[row] = value
         for name, column in values.items():
             lists.setdefault(name, []).extend(column)
         cut += is_long
@@ -147,7 +156,7 @@ def chunks(rows: int) -> list[slice]:
 
 
 def require_offsets(tokenizer: Any) -> None:
-    """Raise `InputError` if a tokenizer does not return the characters of its tokens."""
+    """Raise `InputError` if a tokenizer does not return words and characters of its tokens."""
     if not tokenizer.is_fast:
         raise InputError(
             f"tokenizer class {type(tokenizer).__name__} does not tell the characters of its "

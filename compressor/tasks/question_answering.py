@@ -65,6 +65,7 @@ class QuestionAnswering(EncoderTask):
                     "give a model that was trained with right",
                     id="tokenizer-side-unsupported",
                 )
+        checkpoint.require_pairs()
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         return ((width, 2),)

@@ -150,6 +150,10 @@ class Reranking(ScoreTask):
         """1 for relevant texts, whatever their grade, and 0 for others."""
         return [float(target != "0") for target in rows.targets]
 
+    def require(self, checkpoint: Checkpoint) -> None:
+        super().require(checkpoint)
+        checkpoint.require_pairs()
+
     def require_answers(self, rows: Rows) -> None:
         require_queries(rows)
 

@@ -6,11 +6,12 @@ Rows are sentences of words with a tag each: columns as in CoNLL, or JSONL with 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import CompressWarning, InputError, UsageError
 from compressor.tasks import tables
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
 from compressor.tasks.encoder import Labels, LabelTask
@@ -49,6 +50,7 @@ class TokenClassification(LabelTask):
         "text_column": ("tokens", "text", "sentence"),
         "label_column": ("tags",),
     }
+    exporter = "compressor.export.encoder:TaggingGraphs"
     runtime = "compressor.runtime:TokenClassifier"
     pipeline_tag = "token-classification"
     usage = 'print(model.tag(["First text.", "Second one."]))'
@@ -82,6 +84,7 @@ class TokenClassification(LabelTask):
                 "the labels",
                 id="label-not-a-word",
             )
+        _warn_of_other_tokens(checkpoint)
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         return super().head(config, width)[1:]
@@ -113,24 +116,22 @@ class TokenClassification(LabelTask):
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; words beyond the most tokens have no label."""
-        from compressor.runtime.token_classifier import first_tokens, word_spans
+        from compressor.runtime.token_classifier import first_tokens, words_of
 
         require_offsets(tokenizer)
         examples: list[Example] = []
         labels = self.label_values(rows)
-        for chunk in chunks(rows.count):  # so that no more offsets are kept
-            texts = rows.sources[chunk]
+        for chunk in chunks(rows.count):  # so that no more numbers of words are kept
+            sentences = [words_of(text) for text in rows.sources[chunk]]
             encoded, cut = encode_texts(
-                tokenizer, max_source_tokens, types=True, offsets=True, text=texts
+                tokenizer, max_source_tokens, types=True, words=True, text=sentences
             )
-            for row, (text, word_labels) in enumerate(zip(texts, labels[chunk], strict=True)):
+            for row, word_labels in enumerate(labels[chunk]):
                 ids = encoded["input_ids"][row]
-                firsts = first_tokens(encoded["offset_mapping"][row], word_spans(text))
                 target = [(IGNORED, IGNORED)] * len(ids)
-                numbers = word_labels or [0] * len(firsts)  # a row without a target has label 0
-                for word, (token, label) in enumerate(zip(firsts, numbers, strict=True)):
-                    if token is not None:
-                        target[token] = (label, word)
+                for word, token in first_tokens(encoded["word_ids"][row]).items():
+                    # A row without a target has label 0.
+                    target[token] = (word_labels[word] if word_labels else 0, word)
                 types = encoded["token_type_ids"][row]
                 examples.append(Example(len(examples), ids, tuple(target), types, cut[row]))
         return examples
@@ -180,7 +181,27 @@ class TokenClassification(LabelTask):
     def answer(
         self, runtime: TokenClassifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
-        return [" ".join(x) for x in runtime.tag_words([text.split(" ") for text in sources])]
+        from compressor.runtime.token_classifier import words_of
+
+        return [" ".join(labels) for labels in runtime.tag_words(list(map(words_of, sources)))]
+
+
+def _warn_of_other_tokens(checkpoint: Checkpoint) -> None:
+    """Warn where words that are given one by one get other tokens than in a text."""
+    from compressor.model.modes import quiet_transformers
+
+    tokenizer = checkpoint.tokenizer
+    with quiet_transformers():
+        given, text = tokenizer(["a", "a"], is_split_into_words=True), tokenizer("a a")
+    if given["input_ids"] != text["input_ids"]:
+        warnings.warn(
+            f"the tokenizer of {checkpoint.directory} gives words of rows, which are read one by "
+            "one, other tokens than in a text, as with add_prefix_space=false; so does "
+            "transformers where it trains with is_split_into_words, but a model that was trained "
+            "on texts is measured wrongly: save its tokenizer with add_prefix_space=True",
+            CompressWarning,
+            stacklevel=2,
+        )
 
 
 def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
