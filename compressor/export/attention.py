@@ -144,20 +144,28 @@ class EncoderSelfAttention(_Attention):
         mask: Tensor | None = None,  # the same, as T5 calls it
         **_: object,
     ) -> tuple[Tensor | None, ...]:
-        attended = self.attended(hidden_states, attention_mask if mask is None else mask)
-        query, key, value = self.split(hidden_states, attended.states)
+        states, added = self.attended(hidden_states, attention_mask if mask is None else mask)[:2]
+        query, key, value = self.split(hidden_states, states)
         tokens = hidden_states.shape[1]
         bias = None if self.bias is None else self.bias(0, tokens, tokens)
-        mixed = attend(query, key, value, bias, attended.mask)
+        mixed = attend(query, key, value, bias, added)
         return self.returned(self.merge(mixed))
 
-    def attended(self, hidden_states: Tensor, mask: Attended | Tensor | None) -> Attended:
-        """What the queries attend to, with the mask of the one query, where there is one."""
+    def attended(
+        self, hidden_states: Tensor, mask: Attended | Tensor | None
+    ) -> tuple[Tensor, Any, Tensor | None]:
+        """What queries attend to.
+
+        Returns:
+            States of keys and values [batch, tokens, width]; what is added to scores, [batch, 1,
+            queries or 1, keys], or None; and the place of the one query, as in `Attended`.
+        """
         if not isinstance(mask, Attended):
-            return Attended(hidden_states, mask, None)
-        if mask.mask is None or mask.mask.shape[2] == 1:
-            return mask
-        return mask._replace(mask=at_place(mask.mask, 2, mask.place))
+            return hidden_states, mask, None
+        states, added, place = mask
+        if added is not None and added.shape[2] != 1:
+            added = at_place(added, 2, place)
+        return states, added, place
 
     def split(self, hidden_states: Tensor, states: Tensor) -> list[Tensor]:
         """Query, key and value, [batch, heads, tokens, head_dim] each.

@@ -77,13 +77,13 @@ class MPNetAttention(EncoderSelfAttention):
         position_bias: Tensor,
         **_: object,
     ) -> tuple[Tensor, None]:
-        attended = self.attended(hidden_states, attention_mask)
-        query, key, value = self.split(hidden_states, attended.states)
+        states, mask, place = self.attended(hidden_states, attention_mask)
+        query, key, value = self.split(hidden_states, states)
         bias = position_bias
         if self.query is not None:
-            bias = at_place(bias, 2, attended.place)
+            bias = at_place(bias, 2, place)
         bias = bias if self.kept is None else bias.index_select(1, self.kept)
-        return self.merge(attend(query, key, value, bias + attended.mask)), None
+        return self.merge(attend(query, key, value, bias + mask)), None
 
 
 def _rotation(
@@ -151,14 +151,13 @@ class ModernBertAttention(EncoderSelfAttention):
         attention_mask: Attended | Tensor,
         **_: object,
     ) -> tuple[Tensor, None]:
-        attended = self.attended(hidden_states, attention_mask)
-        query, key, value = self.split(hidden_states, attended.states)
+        states, mask, place = self.attended(hidden_states, attention_mask)
+        query, key, value = self.split(hidden_states, states)
         cos, sin = (x.unsqueeze(1) for x in position_embeddings)  # [1, 1, tokens, head_dim]
-        key, tables = rotated(key, cos, sin), (cos, sin)
+        key = rotated(key, cos, sin)
         if self.query is not None:
-            tables = tuple(at_place(x, 2, attended.place) for x in tables)
-        query = rotated(query, *tables)
-        return self.merge(attend(query, key, value, attended.mask)), None
+            cos, sin = at_place(cos, 2, place), at_place(sin, 2, place)
+        return self.merge(attend(rotated(query, cos, sin), key, value, mask)), None
 
 
 def _distance_rows(
@@ -234,10 +233,9 @@ class DebertaAttention(EncoderSelfAttention):
         relative_pos: Tensor | None = None,
         **_: object,
     ) -> tuple[Tensor, None]:
-        attended = self.attended(hidden_states, attention_mask)
-        query, key, value = self.split(hidden_states, attended.states)
-        # [batch, heads, queries, keys]
-        scores = query @ key.transpose(-1, -2) + attended.mask
+        states, mask = self.attended(hidden_states, attention_mask)[:2]
+        query, key, value = self.split(hidden_states, states)
+        scores = query @ key.transpose(-1, -2) + mask  # [batch, heads, queries, keys]
         if self.query is not None and relative_pos is not None:
             scores = scores + self._first_position_scores(query, key, relative_pos)
             relative_pos = None

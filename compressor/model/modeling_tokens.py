@@ -246,7 +246,7 @@ def _position_scores(
 
 
 @cache
-def _mixed(mixin: type[nn.Module], kind: type[nn.Module]) -> type[nn.Module]:
+def _mixed(mixin: Any, kind: Any) -> Any:
     """The class of the library with a mixin; one that has it already stays."""
     if issubclass(kind, mixin):
         return kind

@@ -100,8 +100,8 @@ def pruned_config(model: Any, mask: Mask) -> Any:
         kept = [counts[f"{paths.kind}.{index}"] for index in range(len(counts))]
         pruned.kept_units.append(entry.full_paths(paths) | {"kept": kept})
     # Without a head the states of all tokens are what callers of transformers ask for.
-    if entry.head.ending and (paths := one_token_paths(model)) is not None:
-        pruned.read_token = paths
+    if entry.head.ending and (last := one_token_paths(model)) is not None:
+        pruned.read_token = last
     return pruned
 
 

@@ -111,7 +111,7 @@ def _require_fit(
 
 def _require_same_each_time(tokenizer: Any, directory: Path) -> None:
     model = tokenizer.backend_tokenizer.model if tokenizer.is_fast else None
-    if getattr(model, "dropout", None):
+    if model is not None and getattr(model, "dropout", None):
         raise InputError(
             f"the tokenizer.json of {directory} leaves out merges at random (dropout "
             f"{model.dropout:g}), so that a text has other tokens each time; set dropout to null "
