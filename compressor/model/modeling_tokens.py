@@ -273,12 +273,14 @@ def compute_one_token(model: nn.Module, paths: Mapping[str, Any]) -> None:
     library.one_token_layer = paths["layer"]
     layer: Any = model.get_submodule(paths["layer"])
     block: Any = layer.get_submodule(paths["block"])
-    layer.__class__ = _mixed(ReadsOneToken, type(layer))
+    kind: Any = type(layer)
+    layer.__class__ = _mixed(ReadsOneToken, kind)
     layer.reads_last, layer.norm_path = paths["reads_last"], paths["norm"]
     if not hasattr(block, paths["inputs"][0].rpartition(".")[2]):
         return  # it has no heads
     inside = f"{paths['block']}."
-    block.__class__ = _mixed(OneQuery, type(block))
+    kind = type(block)
+    block.__class__ = _mixed(OneQuery, kind)
     block.roles = tuple(path.removeprefix(inside) for path in paths["inputs"])
     is_inside = paths["output"].startswith(inside)
     block.output_path = paths["output"].removeprefix(inside) if is_inside else ""
