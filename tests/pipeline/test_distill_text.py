@@ -14,9 +14,9 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.surgery import prune
 from compressor.pipeline.run import run
+from compressor.recovery import translations
 from compressor.recovery.distillation import with_earlier_weights
 from compressor.runtime import Translator
-from compressor.training import data as translations
 from compressor.training import loop
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
