@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import InputError
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
-from compressor.model.sublayers import Kind, parts_of
+from compressor.model.sublayers import Kind, TokenRead, parts_of
 
 if TYPE_CHECKING:
     from torch import nn
 
 PositionBias = Literal["every_layer", "first_layer", "stack"]
-TokenRead = Literal["first", "last"]  # of each row
 # The most that a configuration may ask for: several times what the largest models of the supported
 # architectures have. docs/checkpoints.md lists them.
 LAYERS, HEADS, WIDTH, NEURONS = 1024, 1024, 65_536, 1_048_576

@@ -348,55 +348,14 @@ def architecture_of(model: Any) -> Architecture:
     return entry.for_class((head_in(type(model).__name__) or entry.head).auto_class)
 
 
-def one_token_paths(model: nn.Module) -> dict[str, Any] | None:
-    """Where the last layer of an encoder is, for `modeling_tokens.compute_one_token`.
-
-    Returns:
-        The argument `paths` of that function; None where logits depend on the last states of all
-        tokens.
-    """
-    entry, config = architecture_of(model), cast(Any, model.config)
-    reads = None if entry.decoder else entry.head.token_read(model)
-    if reads is None or entry.needs_all_tokens(config):
-        return None
-    if reads == "last" and entry.scores == "disentangled":
-        return None  # its graphs have products with positions for the first token alone
-    (paths,) = (x for x in entry.sublayers if x.kind == "encoder_self")
-    full = entry.full_paths(paths)
-    stack, _, inner = full["layer"].partition("{i}")
-    inner = f"{inner}.".removeprefix(".")  # BERT's paths are those in a part of the layer
-    return {
-        "layer": f"{stack}{_depth(model, stack) - 1}",
-        "block": inner + paths.block,
-        "inputs": [inner + path for path in full["inputs"]],
-        "output": inner + paths.output,
-        "norm": entry.attention_norm,
-        "head_width": getattr(config, entry.width) // getattr(config, entry.encoder.heads),
-        "scores": entry.scores,
-        "reads_last": reads == "last",
-    }
-
-
-def read_one_token(model: nn.Module) -> None:
-    """Let an encoder compute, in place, only what is read of its last layer; others are unchanged.
-
-    The logits stay what they were, up to rounding.
-    """
-    from compressor.model.modeling_tokens import compute_one_token  # imports torch
-
-    paths = one_token_paths(model)
-    if paths is not None:
-        compute_one_token(model, paths)
-
-
 def layer_paths(model: nn.Module) -> list[str]:
     """Paths of all Transformer layers of a model, pruned or not, skipped ones included."""
     entry = architecture_of(model)
     stacks = {entry.full_paths(x)["layer"].partition("{i}")[0] for x in entry.sublayers}
-    return [f"{stack}{i}" for stack in sorted(stacks) for i in range(_depth(model, stack))]
+    return [f"{stack}{i}" for stack in sorted(stacks) for i in range(depth_at(model, stack))]
 
 
-def _depth(model: nn.Module, stack: str) -> int:
+def depth_at(model: nn.Module, stack: str) -> int:
     """How many layers there are at a path that ends before their numbers."""
     return len(cast("nn.ModuleList", model.get_submodule(stack.removesuffix("."))))
 
@@ -410,7 +369,7 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
     sublayers = []
     for paths in entry.sublayers:
         full = entry.full_paths(paths)
-        for index in range(_depth(model, full["layer"].partition("{i}")[0])):
+        for index in range(depth_at(model, full["layer"].partition("{i}")[0])):
             layer = full["layer"].format(i=index)
             if f"{layer}.{paths.output}" not in modules:
                 continue  # a layer that is skipped

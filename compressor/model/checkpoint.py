@@ -17,9 +17,10 @@ from transformers import PretrainedConfig
 from compressor.errors import InputError
 from compressor.model import location, pruning_record, sentence_settings
 from compressor.model.architecture import ENCODER, ENCODER_HEADS, POSITIONS, Architecture, head_in
-from compressor.model.architectures import architecture, architecture_of, read_one_token
+from compressor.model.architectures import architecture, architecture_of
 from compressor.model.configuration import read_configuration
 from compressor.model.generation import save_generation
+from compressor.model.one_token import read_one_token
 from compressor.model.pruning_record import (
     KEPT_UNITS,
     MODELING_FILES,

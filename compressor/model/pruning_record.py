@@ -18,7 +18,8 @@ from pydantic import BaseModel, Field
 from compressor.errors import InputError
 from compressor.model import modeling_pruned, modeling_tokens
 from compressor.model.architecture import NEURONS
-from compressor.model.architectures import architecture_of, one_token_paths
+from compressor.model.architectures import architecture_of
+from compressor.model.one_token import one_token_paths
 from compressor.model.reading import malformed, read_object
 from compressor.model.stored_configuration import needs_own_class
 from compressor.model.sublayers import Mask, kind_of

@@ -19,7 +19,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from compressor.model.architecture import TokenRead
 from compressor.model.location import (
     PICKLE,
     WEIGHTS,
@@ -40,6 +39,7 @@ from compressor.model.sentence_settings import (
     SentenceSettings,
     encoder_settings_file,
 )
+from compressor.model.sublayers import TokenRead
 
 HEAD = "sentence_head"
 _ACTIVATIONS = {

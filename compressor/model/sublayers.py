@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 Kind = Literal["encoder_self", "decoder_self", "cross", "encoder_ffn", "decoder_ffn"]
 Units = Literal["heads", "neurons"]
+TokenRead = Literal["first", "last"]  # of each row, by a head that reads one token alone
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # The units of each kind of sublayer.
 UNITS_OF: dict[str, Units] = {

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import VerificationError
-from compressor.model.architectures import architecture_of, read_one_token
+from compressor.model.architectures import architecture_of
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.modeling_pruned import (
     BIAS_TABLE,
@@ -28,6 +28,7 @@ from compressor.model.modeling_pruned import (
     without_heads,
 )
 from compressor.model.modes import hooks, shared_copy
+from compressor.model.one_token import read_one_token
 from compressor.model.sublayers import Mask, Sublayer, by_layer, parts_of
 from compressor.results import Check
 

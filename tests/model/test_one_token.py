@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from compressor.model.architectures import architecture, find_sublayers, read_one_token
+from compressor.model.architectures import architecture, find_sublayers
 from compressor.model.modeling_tokens import computes_one_token
 from compressor.model.modes import computing_all_tokens
+from compressor.model.one_token import read_one_token
 from compressor.model.sentence_head import HEAD, SentenceHead, add_head
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
