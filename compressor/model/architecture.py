@@ -167,7 +167,7 @@ class Architecture:
     computed_positions: bool | str = False  # instead of learned; or the name of the setting for it
     # Patterns of weights that checkpoints may hold beside those of the class: heads of other tasks.
     unused_weights: tuple[str, ...] = ()
-    spare_weights: str | None = None  # of weights that nothing reads: they may be missing
+    optional_weights: str | None = None  # of weights that nothing reads: they may be missing
     untied_weights: frozenset[str] = frozenset()  # whatever the configuration ties them to
     layers_return: Literal["tensor", "tuple"] = "tensor"
     first_layer_stays: Callable[[Any], bool] = lambda config: False  # it cannot be dropped
@@ -220,7 +220,7 @@ class Architecture:
             return self
         head = ENCODER_HEADS[auto_class]
         if not head.ending:
-            return replace(self, head=head, base="", spare_weights=r"^pooler\.")
+            return replace(self, head=head, base="", optional_weights=r"^pooler\.")
         unused = (*self.unused_weights, rf"^({self.base}\.)?pooler\.")
         return replace(self, head=head, unused_weights=unused)
 

@@ -95,7 +95,7 @@ class NoNeurons(nn.Module):
 BIAS_TABLE = "relative_attention_bias"  # [distances, heads]
 
 
-class HandsOnBias(nn.Module):
+class SharedPositionBias(nn.Module):
     """A mixin of T5's attention, for layers with different numbers of heads.
 
     The first layer of a stack makes the bias of relative positions, and each hands it on to the
@@ -134,11 +134,11 @@ class HandsOnBias(nn.Module):
 
 @cache
 def _handing_on(attention: Any, *more: Any) -> Any:
-    """The class of the library with `HandsOnBias` and more mixed in."""
-    if issubclass(attention, HandsOnBias):
+    """The class of the library with `SharedPositionBias` and more mixed in."""
+    if issubclass(attention, SharedPositionBias):
         attention = attention.__bases__[-1]
-    name = "".join(kind.__name__ for kind in (HandsOnBias, *more, attention))
-    made = type(name, (HandsOnBias, *more, attention), {"__module__": __name__})
+    name = "".join(kind.__name__ for kind in (SharedPositionBias, *more, attention))
+    made = type(name, (SharedPositionBias, *more, attention), {"__module__": __name__})
     globals()[name] = made  # so that models can be pickled
     return made
 

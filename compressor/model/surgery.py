@@ -222,7 +222,7 @@ def skipped(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> Iter
             model.set_submodule(path, layer)
 
 
-def left_of(model: nn.Module, sublayers: Sequence[Sublayer]) -> list[Sublayer]:
+def remaining_sublayers(model: nn.Module, sublayers: Sequence[Sublayer]) -> list[Sublayer]:
     """The sublayers whose Transformer layer the model does not skip."""
     layers = {x.layer_path: model.get_submodule(x.layer_path) for x in sublayers}
     return [x for x in sublayers if not isinstance(layers[x.layer_path], SkippedLayer)]

@@ -158,14 +158,14 @@ def _require_fit(
     entry: Architecture,
     directory: Path,
 ) -> None:
-    """Check that the stored weights of a dense model are its own, and set spare ones to zero."""
+    """Check that the stored weights of a dense model are its own, and set optional ones to zero."""
     what = type(model).__name__
     missing = sorted(info["missing_keys"])
-    if entry.spare_weights is not None:
-        spare = [name for name in missing if re.search(entry.spare_weights, name)]
-        for name in spare:  # which were drawn at random
+    if entry.optional_weights is not None:
+        optional = [name for name in missing if re.search(entry.optional_weights, name)]
+        for name in optional:  # which were drawn at random
             model.get_parameter(name).data.zero_()
-        missing = [name for name in missing if name not in spare]
+        missing = [name for name in missing if name not in optional]
     if missing or info["unexpected_keys"]:
         _require_plain_names(stored, {*missing}, directory)
     if says_untied(model.config):  # transformers would tie them

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
 from compressor.model.sublayers import Kind
-from compressor.options.table import opened
+from compressor.options.table import import_object
 from compressor.tasks.batching import BATCH_TOKENS, IGNORED, Batch, Example, group, most_tokens, pad
 from compressor.tasks.rows import RowReader, Rows, Texts
 
@@ -209,17 +209,17 @@ class Deployment:
     @property
     def graphs(self) -> Any:
         """The `TaskGraphs` that writes and checks its graphs."""
-        return opened(self.exporter)(self)
+        return import_object(self.exporter)(self)
 
     def engine(self, name: str) -> type[Engine]:
         """The engine of a name; UsageError if it is unknown, or does not run the task's models."""
         from compressor.runtime.engines import engine_for
 
-        return engine_for(name, opened(self.runtime).kind)
+        return engine_for(name, import_object(self.runtime).kind)
 
     def open(self, directory: str | Path, **options: Any) -> Runtime:
         """Open an artifact without checking its files; options are those of `Runtime`."""
-        return opened(self.runtime)(directory, verify=False, **options)
+        return import_object(self.runtime)(directory, verify=False, **options)
 
 
 class Task(RowReader, Objective, Answerer, Deployment):
