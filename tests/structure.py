@@ -121,7 +121,7 @@ class Package:
             and isinstance(node.value, ast.Constant)
             and node.col_offset == 0
             for target in node.targets
-            if isinstance(target, ast.Name) and target.id not in ("ONNXRUNTIME", "DEFAULT_ENGINE")
+            if isinstance(target, ast.Name) and target.id != "ONNXRUNTIME"
         }
         compared: list[tuple[str, ast.expr, set[str]]] = []
         for module, node in nodes:

@@ -101,8 +101,8 @@ classify = _answering(
 def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Runtime[Any]:
     from compressor.options.declare import as_flag
     from compressor.options.table import import_object
-    from compressor.runtime.artifact import read_artifact
     from compressor.runtime.engines import choose_engine
+    from compressor.runtime.opening import read_artifact
     from compressor.tasks import TASKS
 
     artifact, named = read_artifact(directory), request.precision

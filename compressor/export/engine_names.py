@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from compressor.errors import UsageError
 from compressor.export.precision_names import comma_separated
-
-ONNXRUNTIME = "onnxruntime"  # runs every artifact
+from compressor.storage.names import ONNXRUNTIME
 
 
 def split_engines(values: str | Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from compressor.export.graphs import WEIGHTS_SUFFIX
 from compressor.export.precision_names import BASE
 from compressor.export.verify import Expected, logit_check, relative_difference
 from compressor.results import Check
-from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.runtime.fused_encoder import (
     LEAST_PADDING,
     LEAST_SHARE,
@@ -29,6 +29,7 @@ from compressor.runtime.fused_encoder import (
     STARTS,
     TOKENS,
 )
+from compressor.runtime.opening import read_artifact
 from compressor.storage.files import link_or_copy, write_json
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.storage.staging import staging

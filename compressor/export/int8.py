@@ -22,8 +22,9 @@ from compressor.export.graph_edit import (
     is_tensor_of,
     stored_array,
 )
-from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.runtime.batching import collate, in_chunks
+from compressor.runtime.opening import read_artifact
 from compressor.runtime.session import open_session
 from compressor.runtime.text import Encoded
 from compressor.tasks import TASKS, Example

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compressor.errors import UsageError, did_you_mean
+from compressor.storage.names import AUTO, BASE, COMPUTED, PRECISIONS
 
-BASE = "fp32"  # every other precision is converted from it and compared with it
-PRECISIONS = (BASE, "fp16", "int8")
-COMPUTED = (*PRECISIONS, "bf16")  # including those that an engine uses for float32 graphs
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "int8": 1}
-AUTO = "auto"
 # `auto`: the precisions that a device computes at least as fast as float32.
 ON_DEVICE = {"cpu": (BASE, "int8"), "cuda": (BASE, "fp16")}
 

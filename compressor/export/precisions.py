@@ -24,7 +24,8 @@ from compressor.export.precision_names import BASE
 from compressor.export.verify import Expected
 from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
-from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY, read_artifact
+from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY
+from compressor.runtime.opening import read_artifact
 from compressor.storage.files import write_json
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.tasks import TASKS, Example

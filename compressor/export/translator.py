@@ -27,14 +27,16 @@ from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
 from compressor.results import Check
-from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, open_output_tokens, read_artifact
+from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY
 from compressor.runtime.decoder import BEST
 from compressor.runtime.engines import Setup
+from compressor.runtime.opening import open_output_tokens, read_artifact
 from compressor.storage.files import write_at_once
 
 if TYPE_CHECKING:
     from compressor.runtime import Translator
-    from compressor.runtime.artifact import Generation, TranslationArtifact
+    from compressor.runtime.artifact import TranslationArtifact
+    from compressor.runtime.generation import Generation
 
 OUTPUT_TOKENS = "output_tokens.json"
 # Tokens to generate at most, plus two per source token: to observe ranges, and to compare.

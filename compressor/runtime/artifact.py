@@ -1,24 +1,13 @@
-"""What an artifact says about itself in `onnx/graphs.json`, and the check of its files.
-
-Both when it is opened, and never again: what a file says that the manifest lists is believed.
-"""
+"""What an artifact says about itself in `onnx/graphs.json`: a dataclass for each task."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, is_dataclass, replace
-from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, NewType, Union, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NewType
 
-import numpy as np
-from numpy.typing import NDArray
-
-from compressor.errors import InputError, UsageError, cannot_read, did_you_mean
-from compressor.runtime.batching import check_limits
-from compressor.storage.input_files import inner_path, parse_json, read_json, read_text
-from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
+from compressor.errors import UsageError
+from compressor.runtime.generation import Generation, Languages
 
 GRAPH_DIRECTORY = "onnx"
 CTRANSLATE2_DIRECTORY = "ctranslate2"
@@ -33,7 +22,6 @@ CPU_ONLY = ("int8",)  # onnxruntime has no CUDA kernels for products of unsigned
 # How a cross-encoder makes a score of its one logit.
 Activation = Literal["identity", "sigmoid"]
 FileName = NewType("FileName", str)  # of a file in the same directory
-Tokens = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,99 +124,6 @@ class EmbeddingArtifact(EncoderArtifact):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Generation:
-    """How to decode; names and meanings are those of transformers' `GenerationConfig`.
-
-    Lengths include the start token, but for `max_new_tokens`, which takes precedence, and
-    `positions`: the most tokens that the decoder can generate (None: not known).
-    """
-
-    decoder_start_token_id: int
-    eos_token_id: list[int]
-    max_length: int | None = None
-    max_new_tokens: int | None = None
-    positions: int | None = None
-    min_length: int = 0
-    num_beams: int = 1
-    length_penalty: float = 1.0
-    early_stopping: Literal[True, False, "never"] = False
-    forced_bos_token_id: int | None = None
-    forced_eos_token_id: list[int] | int | None = None
-    bad_words_ids: list[list[int]] = field(default_factory=list)  # of one token each
-    suppress_tokens: list[int] = field(default_factory=list)
-    no_repeat_ngram_size: int = 0
-    renormalize_logits: bool = False
-
-    @property
-    def limit(self) -> int:
-        """The most tokens to generate, the start token not counted."""
-        limit = self.max_new_tokens
-        if limit is None:
-            limit = (self.max_length or 0) - 1  # one of the two is written
-        return limit if self.positions is None else min(limit, self.positions)
-
-    @property
-    def banned(self) -> list[int]:
-        """The tokens of `bad_words_ids`, none of which is generated unless it is forced."""
-        return [word[0] for word in self.bad_words_ids]
-
-    @property
-    def ends_tie(self) -> bool:
-        """Whether several tokens are forced into the last place, where their scores are equal.
-
-        Greedy search takes the first one, as `argmax` does. Of beam search the result is uncertain:
-        the order in which `torch.topk` returns equal values differs between processors.
-        """
-        forced = self.forced_eos_token_id
-        return isinstance(forced, list) and len({*forced} - {*self.suppress_tokens}) > 1
-
-    def with_options(self, num_beams: int | None, max_new_tokens: int | None) -> Generation:
-        """A copy with what is not None replaced; UsageError for what the decoder cannot do."""
-        options: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
-        check_limits(**options)
-        beams = self.num_beams if num_beams is None else num_beams
-        if beams > 1 and self.ends_tie:
-            raise UsageError(
-                f"{beams} beams: the model's forced_eos_token_id has several tokens, which tie in "
-                "the last place, so that a beam search has no certain result; ask for one beam",
-                id="forced-ends-tie",
-            )
-        if max_new_tokens is not None and max_new_tokens > (self.positions or max_new_tokens):
-            raise UsageError(
-                f"{max_new_tokens} tokens are more than the {self.positions} that the model can "
-                "generate; ask for fewer",
-                id="length-beyond-positions",
-            )
-        return replace(self, **{k: v for k, v in options.items() if v is not None})
-
-    def with_length(self, tokens: int) -> Generation:
-        """A greedy copy that generates exactly `tokens` tokens; errors as `with_options`."""
-        fixed = self.with_options(1, tokens)
-        return replace(fixed, eos_token_id=[], forced_eos_token_id=None, min_length=0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Languages:
-    """The languages of a multilingual translator."""
-
-    codes: Mapping[str, int]  # code of each language -> its token
-    source: str  # what it translates from; every source holds its token
-    target: str | None = None
-    starts: bool = False  # decoders start with the target's token; else it is forced to be first
-
-    def token(self, option: str, code: str) -> int:
-        """The token of the language that an option names; UsageError if the model has no such."""
-        if code not in self.codes:
-            known = sorted(self.codes)
-            raise UsageError(
-                f"{option} {code}: the model has no such language{did_you_mean(code, known)}; it "
-                f"has {', '.join(known[:12])}{', …' if len(known) > 12 else ''}",
-                id="language-unknown",
-            )
-        return self.codes[code]
-
-
-@dataclass(frozen=True, kw_only=True)
 class TranslationArtifact(Artifact):
     decoder_self_heads: list[int]
     cross_heads: list[int]
@@ -256,156 +151,3 @@ ARTIFACTS: dict[str, type[Artifact]] = {
     "question-answering": EncoderArtifact,
     "summarization": TranslationArtifact,
 }
-
-
-def read_artifact(directory: Path) -> Artifact:
-    """`onnx/graphs.json` of an artifact; InputError where it is missing or of another layout."""
-    path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
-    try:
-        values = dict(parse_json(read_text(path)))
-        task = values.get("task")
-        if task not in ARTIFACTS:
-            raise ValueError(f"it does not name a task, one of {', '.join(ARTIFACTS)}")
-        return _build(ARTIFACTS[task], values)
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}; give the output directory of `compress run` "
-            "or `compress export`",
-            id="artifact-unreadable",
-        ) from error
-    except (ValueError, TypeError, OverflowError) as error:
-        raise unusable(path, error) from error
-
-
-def unusable(path: Path, error: Exception) -> InputError:
-    """The error of a file that is damaged, or not of an artifact."""
-    reason = " ".join(str(error).split())
-    return InputError(
-        f"{path} cannot be used ({reason:.300}); export the model again", id="artifact-invalid"
-    )
-
-
-def _build(cls: Any, values: Mapping[str, Any]) -> Any:
-    """A dataclass of the values of a JSON object; ValueError or TypeError for other ones."""
-    types = get_type_hints(cls)
-    # The constructor refuses what is unknown, so that no setting is ignored silently.
-    return cls(**{name: _typed(types.get(name), x, name) for name, x in values.items()})
-
-
-def _typed(kind: Any, value: Any, name: str) -> Any:
-    """The value as a field of that type holds it; ValueError for one of another type."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        for one in inner:
-            with suppress(ValueError):
-                return _typed(one, value, name)
-    elif origin is list and isinstance(value, list):
-        return [_typed(inner[0], item, name) for item in value]
-    elif origin is Mapping and isinstance(value, dict):
-        return {key: _typed(inner[1], item, f"{name}.{key}") for key, item in value.items()}
-    elif is_dataclass(kind) and isinstance(value, dict):
-        return _build(kind, value)
-    elif kind is FileName:
-        return inner_path(value)
-    elif kind is float and type(value) is int:
-        return float(value)
-    # Not `isinstance`: to that, `true` is an integer.
-    elif kind is None or type(value) is kind or (origin is Literal and value in inner):
-        return value
-    raise ValueError(f"{name} is {value!r:.60}")
-
-
-def read_description(directory: Path, verify: bool) -> Artifact:
-    """`read_artifact`, checked against the manifest first if `verify`; no file is a link out."""
-    description = f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"
-    if verify:
-        require_unchanged(directory, [description], warn=False)
-    artifact = read_artifact(directory)
-    names = {name for chosen in artifact.precisions for name in artifact.used_files(chosen)}
-    # Weights lie beside their graph, in a file that `graphs.json` does not name.
-    names |= {f"{name}_data" for name in names} | {description}
-    names |= {f"{CTRANSLATE2_DIRECTORY}/{name}" for name in CTRANSLATE2_FILES}
-    require_no_links_out(directory, sorted(names))
-    return artifact
-
-
-def require_files(directory: Path, files: Sequence[str], *, verify: bool = True) -> None:
-    """Raise InputError for a file, or its weights, that is unreadable, or with `verify` changed."""
-    for path in (directory / name for file in files for name in (file, f"{file}_data")):
-        try:
-            path.open("rb").close()  # engines say why they cannot, or end their process
-        except FileNotFoundError:
-            continue  # reported when it is opened; not every graph has external weights
-        except OSError as error:
-            raise cannot_read(path, error) from error
-    if verify:
-        require_unchanged(directory, files)
-
-
-class OutputTokens:
-    """The ids of tokens that a decoder scores, ascending; the search numbers them from 0 on."""
-
-    def __init__(self, ids: Sequence[int] | Tokens) -> None:
-        self.ids: Tokens = np.asarray(ids, dtype=np.int64)
-
-    def indices(self, ids: Tokens) -> Tokens:
-        """Indices of tokens, any shape; InputError for one that the decoder does not score."""
-        missing = ids[~np.isin(ids, self.ids)]
-        if missing.size:
-            raise InputError(
-                f"this decoder cannot produce token {missing[0]}; see its output tokens",
-                id="token-not-in-output",
-            )
-        return np.searchsorted(self.ids, ids)
-
-    def settings(self, settings: Generation) -> Generation:
-        """Generation settings with ids -> the same settings with indices."""
-
-        def one(token: int | None) -> int | None:
-            return None if token is None else int(self.indices(np.array(token)))
-
-        def some(tokens: Sequence[int]) -> list[int]:
-            # Tokens that the decoder does not score cannot occur.
-            ids = np.array(tokens, np.int64)
-            indices: list[int] = self.indices(ids[np.isin(ids, self.ids)]).tolist()
-            return indices
-
-        forced = settings.forced_eos_token_id
-        return replace(
-            settings,
-            decoder_start_token_id=int(self.indices(np.array(settings.decoder_start_token_id))),
-            eos_token_id=some(settings.eos_token_id),
-            forced_bos_token_id=one(settings.forced_bos_token_id),
-            forced_eos_token_id=some(forced) if isinstance(forced, list) else one(forced),
-            bad_words_ids=[[token] for token in some(settings.banned)],
-            suppress_tokens=some(settings.suppress_tokens),
-        )
-
-    def rows(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Rows of indices -> rows of ids."""
-        return [self.ids[list(row)].tolist() for row in rows]
-
-
-def count_output_tokens(directory: Path) -> int | None:
-    """How many tokens the decoder of the artifact in `directory` scores; None for an encoder."""
-    artifact = read_artifact(directory)
-    return None if artifact.scored is None else len(open_output_tokens(directory, artifact).ids)
-
-
-def reads_one_token(directory: Path) -> bool:
-    """Whether the last layer of an artifact's encoder computes only what the head reads."""
-    artifact = read_artifact(directory)
-    return isinstance(artifact, EncoderArtifact) and artifact.reads_one_token
-
-
-def open_output_tokens(directory: Path, artifact: Artifact) -> OutputTokens:
-    """The tokens that the decoder of the artifact in `directory` scores."""
-    assert artifact.scored is not None  # it has a decoder
-    vocabulary, file = artifact.scored
-    if file is None:
-        return OutputTokens(np.arange(vocabulary))
-    path = directory / GRAPH_DIRECTORY / file
-    try:
-        return OutputTokens(read_json(path))
-    except (OSError, ValueError, TypeError, OverflowError) as error:
-        raise unusable(path, error) from error

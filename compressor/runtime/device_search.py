@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from compressor.runtime.artifact import Generation
 from compressor.runtime.device_decoder import DeviceDecoder, size_class
+from compressor.runtime.generation import Generation
 from compressor.runtime.search import apply_rules, forced_tokens
 
 # Steps of greedy search between two looks at the tokens. A look waits for the GPU and copies, about

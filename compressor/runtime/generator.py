@@ -12,16 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError
-from compressor.runtime.artifact import (
-    Generation,
-    OutputTokens,
-    TranslationArtifact,
-    open_output_tokens,
-)
+from compressor.runtime.artifact import TranslationArtifact
 from compressor.runtime.batching import Batch, Floats
 from compressor.runtime.decoder import DecoderGraph
 from compressor.runtime.device_decoder import DeviceDecoder, DeviceGraph
 from compressor.runtime.device_search import greedy_on_device
+from compressor.runtime.generation import Generation, OutputTokens
+from compressor.runtime.opening import open_output_tokens
 from compressor.runtime.runtime import BatchSizes, Line, Runtime, StreamLimits
 from compressor.runtime.search import Decoder, beam_search, greedy
 from compressor.runtime.session import Result, in_turn, run_errors

@@ -12,13 +12,7 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack, cast
 import numpy as np
 
 from compressor.errors import InputError, UsageError
-from compressor.runtime.artifact import (
-    GRAPH_DIRECTORY,
-    Artifact,
-    EncoderArtifact,
-    read_description,
-    require_files,
-)
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, EncoderArtifact
 from compressor.runtime.batching import (
     CHUNK_ROWS,
     Batch,
@@ -29,9 +23,11 @@ from compressor.runtime.batching import (
     in_chunks,
     require_texts,
 )
-from compressor.runtime.engines import DEFAULT, Setup, choose_engine
+from compressor.runtime.engines import Setup, choose_engine
+from compressor.runtime.opening import read_description, require_files
 from compressor.runtime.session import Captured
 from compressor.runtime.text import Encoded, TextsCut, TextTokenizer
+from compressor.storage.names import ONNXRUNTIME
 
 Described = TypeVar("Described", bound=Artifact)
 DescribedEncoder = TypeVar("DescribedEncoder", bound=EncoderArtifact)
@@ -105,7 +101,7 @@ class Runtime(ABC, Generic[Described]):
         device: str = "cpu",
         threads: int | None = None,
         verify: bool = True,
-        engine: str = DEFAULT,
+        engine: str = ONNXRUNTIME,
         cache: str | Path | None = None,
         workers: int = 1,
         cuda_graphs: bool = True,

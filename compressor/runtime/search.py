@@ -13,8 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import Generation, Tokens
 from compressor.runtime.batching import Floats, log_softmax
+from compressor.runtime.generation import Generation, Tokens
 
 Scores = Floats
 

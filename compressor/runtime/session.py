@@ -29,7 +29,9 @@ from compressor.errors import (
     UsageError,
     did_you_mean,
 )
-from compressor.runtime.artifact import CPU_ONLY, unusable
+from compressor.runtime.artifact import CPU_ONLY
+from compressor.runtime.opening import unusable
+from compressor.storage.names import ONNXRUNTIME
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
@@ -170,7 +172,7 @@ def import_package(name: str, advice: str) -> Any:
 def import_onnxruntime() -> Any:
     """The module; EnvironmentProblem where neither of its two packages is installed."""
     advice = "`onnxruntime-gpu` for NVIDIA GPUs and CPUs, or `onnxruntime` for CPUs only"
-    return import_package("onnxruntime", f"install {advice}, and not both")
+    return import_package(ONNXRUNTIME, f"install {advice}, and not both")
 
 
 def require_device(device: str) -> None:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import CompressWarning, InputError
-from compressor.runtime.artifact import unusable
 from compressor.runtime.batching import require_texts
+from compressor.runtime.opening import unusable
 from compressor.storage.input_files import MIB, panics_raised, read_text
 
 if TYPE_CHECKING:

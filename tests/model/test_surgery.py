@@ -17,10 +17,10 @@ from compressor.model.modes import computing_all_tokens
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import (
     gated,
-    remaining_sublayers,
     mask_gates,
     names_without_skipped,
     prune,
+    remaining_sublayers,
     restore_shape,
     skipped,
     verify_surgery,

@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from compressor.errors import CompressError, EnvironmentProblem, UsageError, did_you_mean
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, Generation
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch, Floats
+from compressor.runtime.generation import Generation
 from compressor.runtime.session import Captured, import_package, require_device
+from compressor.storage.names import AUTO, BASE, ONNXRUNTIME
 
-DEFAULT, AUTO = "onnxruntime", "auto"
 ENGINES = {
-    DEFAULT: "compressor.runtime.engines.onnxruntime:OnnxRuntime",
+    ONNXRUNTIME: "compressor.runtime.engines.onnxruntime:OnnxRuntime",
     "openvino": "compressor.runtime.engines.openvino:OpenVino",
     "ctranslate2": "compressor.runtime.engines.ctranslate2:CTranslate2",
     "pytorch": "compressor.runtime.engines.pytorch:PyTorch",
     "pytorch-compiled": "compressor.runtime.engines.pytorch:CompiledPyTorch",
 }
-BASE = "fp32"
 
 # A padded batch -> logits [rows, outputs] or [rows, tokens, outputs]; threads may share it.
 LogitsModel = Callable[[Batch], Floats]
@@ -205,5 +205,5 @@ def choose_engine(
     """
     if name == AUTO:
         fastest = {} if device == "cuda" else artifact.fastest_engines or {}
-        name = fastest.get(precision or artifact.default_precision, DEFAULT)
+        name = fastest.get(precision or artifact.default_precision, ONNXRUNTIME)
     return engine_for(name, kind)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, Artifact, Generation, unusable
+from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
-from compressor.runtime.engines import BASE, Engine
+from compressor.runtime.engines import Engine
+from compressor.runtime.generation import Generation
+from compressor.runtime.opening import unusable
 from compressor.storage.input_files import read_json
+from compressor.storage.names import BASE
 
 _SHARED = "shared_vocabulary.json"
 _SEPARATE = ("source_vocabulary.json", "target_vocabulary.json")

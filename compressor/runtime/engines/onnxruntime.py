@@ -22,6 +22,7 @@ from compressor.runtime.session import (
     open_session,
     run_errors,
 )
+from compressor.storage.names import BASE, ONNXRUNTIME
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 class OnnxRuntime(Engine):
     """The engine that is always installed."""
 
-    name = package = "onnxruntime"
+    name = package = ONNXRUNTIME
     kinds = ("encoder", "encoder-decoder")
 
     def __init__(self, setup: Setup) -> None:
@@ -80,7 +81,7 @@ class OnnxRuntime(Engine):
         file = setup.directory / GRAPH_DIRECTORY / setup.artifact.file(role, setup.precision)
         # Its one kernel for residual addition and layer normalization is slower in float32 on CPUs
         # than the two that it replaces: without it encoders run 1.05 to 1.25 times as fast.
-        on_cpu = (setup.device, setup.precision) == ("cpu", "fp32")
+        on_cpu = (setup.device, setup.precision) == ("cpu", BASE)
         without = ("SkipLayerNormFusion",) if on_cpu else ()
         # A decoder's caches have many lengths, and its layers uneven numbers of heads.
         more = {"captures": captures, "plans": role != "decoder"}

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from compressor.errors import InputError
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, unusable
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch, Floats
-from compressor.runtime.engines import BASE, Engine, LogitsModel
+from compressor.runtime.engines import Engine, LogitsModel
+from compressor.runtime.opening import unusable
+from compressor.storage.names import BASE
 
 _REPORTING = "openvino_telemetry"
 _HINTS = {BASE: "f32", "bf16": "bf16"}  # precision -> its name there

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from compressor.errors import EnvironmentProblem
-from compressor.runtime.artifact import Artifact, Generation
+from compressor.runtime.artifact import Artifact
 from compressor.runtime.batching import Batch, Floats
-from compressor.runtime.engines import BASE, Engine, LogitsModel, Setup
+from compressor.runtime.engines import Engine, LogitsModel, Setup
+from compressor.runtime.generation import Generation
 from compressor.runtime.session import choose_device, import_package
 from compressor.storage.input_files import read_json
+from compressor.storage.names import BASE
 
 PYTORCH_DIRECTORY = "pytorch"  # of a dense artifact: its checkpoint
 _COMPUTED = {BASE: "float32", "fp16": "float16"}  # the second on a GPU alone
