@@ -90,7 +90,9 @@ class _Attention(nn.Module):
         self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: nn.Module | None
     ) -> None:
         super().__init__()
-        self.index, self.heads, self.head_dim = layer.index, len(kept), layer.unit_width
+        self.index = layer.index
+        self.heads = len(kept)
+        self.head_dim = layer.unit_width
         self.projection = self.stacked(model, layer)
         self.output = output if output is not None else nn.Identity()
         # T5: one table, of the first layer, for all heads of the dense model.
@@ -250,7 +252,9 @@ class StepState:
     def __init__(self, position: Tensor, cross: KeysValues, past: KeysValues) -> None:
         # The number of decoded tokens, which the past may not show: no heads may be left.
         self.position = position
-        self.cross, self.past, self.present = cross, past, KeysValues()
+        self.cross = cross
+        self.past = past
+        self.present = KeysValues()
 
     def get_seq_length(self, layer_idx: int = 0) -> Tensor:
         return self.position

@@ -148,7 +148,9 @@ class _Form:
     def __init__(self, network: Network) -> None:
         from ctranslate2.converters import transformers as converters
 
-        self.model, self.mask, self.entry = network.model, network.mask, network.checkpoint.entry
+        self.model = network.model
+        self.mask = network.mask
+        self.entry = network.checkpoint.entry
         self.sublayers = {x.name: x for x in network.checkpoint.layers}
         self.loader: Any = getattr(converters, self.loader_name)()
 
@@ -215,8 +217,10 @@ class _Bart(_Form):
             adapted = SimpleNamespace(
                 self_attn=self.padded_heads(f"{stack}_self.{i}"),
                 self_attn_layer_norm=layer.self_attn_layer_norm,
-                fc1=up, fc2=down, final_layer_norm=layer.final_layer_norm,
-            )  # fmt: skip
+                fc1=up,
+                fc2=down,
+                final_layer_norm=layer.final_layer_norm,
+            )
             if stack == "decoder":
                 adapted.encoder_attn = self.padded_heads(f"cross.{i}")
                 adapted.encoder_attn_layer_norm = layer.encoder_attn_layer_norm

@@ -18,7 +18,9 @@ from compressor.export.translator_graphs import gather_graph, write_small_graph
 from compressor.runtime import device_decoder as buffers
 from compressor.runtime.decoder import BEST, CAPACITY
 
-_FLOAT, _INT32, _INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+_FLOAT = TensorProto.FLOAT
+_INT32 = TensorProto.INT32
+_INT64 = TensorProto.INT64
 _FILLED, _TOTAL = "caches.filled", "caches.total"  # positions before this step, and after it
 
 
@@ -167,7 +169,9 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
 
 
 def _fuse_cross_attention(graph: GraphProto, layer: str, heads: int) -> None:
-    nodes, key, value = graph.node, f"cross_key.{layer}", f"cross_value.{layer}"
+    nodes = graph.node
+    key = f"cross_key.{layer}"
+    value = f"cross_value.{layer}"
     makes = {name: node for node in nodes for name in node.output}
     transpose = _reader(nodes, key)
     scores = _reader(nodes, transpose.output[0])

@@ -161,10 +161,13 @@ def _packed(edit: GraphEdit, node: NodeProto, packed: Mapping[str, str]) -> list
         edit.node("MatMul", [packed[hidden], weight], [f"{made}.projected"]),
         edit.node("Split", [f"{made}.projected"], parts, axis=-1, num_outputs=3),
         edit.node(
-            "PackedMultiHeadAttention", [*parts, bias, OFFSETS, STARTS], [made],
-            domain=CONTRIBUTED, **options,
+            "PackedMultiHeadAttention",
+            [*parts, bias, OFFSETS, STARTS],
+            [made],
+            domain=CONTRIBUTED,
+            **options,
         ),
-    ]  # fmt: skip
+    ]
 
 
 @contextmanager

@@ -37,7 +37,9 @@ def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
         *_row_starts(edit),
     )
     for softmax in [node for node in edit.nodes if node.op_type == "Softmax"]:
-        products, added, terms = [], [], [softmax.input[0]]
+        products = []
+        added = []
+        terms = [softmax.input[0]]
         while terms:
             term = terms.pop()
             node = edit.makes[term]

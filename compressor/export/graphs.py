@@ -58,10 +58,17 @@ def export_graph(
         with warnings.catch_warnings(), quiet, uncached, quick_exporter(), torch.no_grad():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                graph.eval(), example, dynamo=True, opset_version=OPSET, input_names=inputs,
-                output_names=outputs, dynamic_shapes=shapes, custom_translation_table=TRANSLATIONS,
-                optimize=True, verbose=False,
-            )  # fmt: skip
+                graph.eval(),
+                example,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=inputs,
+                output_names=outputs,
+                dynamic_shapes=shapes,
+                custom_translation_table=TRANSLATIONS,
+                optimize=True,
+                verbose=False,
+            )
     finally:
         exporter_log.setLevel(level)
     assert program is not None

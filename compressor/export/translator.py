@@ -66,7 +66,9 @@ class TranslatorGraphs(TaskGraphs):
         self, network: Network, directory: Path, skip: Collection[str] = ()
     ) -> dict[str, str]:
         directory.mkdir(parents=True, exist_ok=True)
-        model, layers, mask = network.model.eval(), network.checkpoint.layers, network.mask
+        model = network.model.eval()
+        layers = network.checkpoint.layers
+        mask = network.mask
         files = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
         # Created before the attention is replaced: it reads the cross-attention's projections.
         encoder = TranslatorEncoder(model, layers, mask)
@@ -89,7 +91,9 @@ class TranslatorGraphs(TaskGraphs):
             yield from [tensor.clone() for tensor in (output.weight, output.bias, rows)]
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
-        model, tokens, layers = network.model, network.tokens, network.checkpoint.layers
+        model = network.model
+        tokens = network.tokens
+        layers = network.checkpoint.layers
         counts = network.mask.counts()
         data: dict[str, Any] = {
             "decoder_self_heads": [counts[x.name] for x in layers if x.kind == "decoder_self"],
@@ -143,7 +147,9 @@ class TranslatorGraphs(TaskGraphs):
     def check_search(self, model: nn.Module, batches: Batches, runtime: Any) -> list[Check]:
         """Of some rows what the model's own number of beams finds, as greedy tokens in `verify`."""
         artifact: TranslationArtifact = runtime.artifact
-        settings, tokens, rows = artifact.generation, runtime.tokens.ids.tolist(), 0
+        settings = artifact.generation
+        tokens = runtime.tokens.ids.tolist()
+        rows = 0
         if settings.num_beams == 1:
             return []
         for batch in batches:

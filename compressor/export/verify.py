@@ -69,7 +69,7 @@ def translation_check(
 
     `rows` are tokens of PyTorch and of the engine, and PyTorch's logits [steps, vocabulary].
     """
-    count, tokens, ties = 0, 0, 0
+    count = tokens = ties = 0
     for want, got, logits in rows:
         count, tokens = count + 1, tokens + len(want)
         if want == got:

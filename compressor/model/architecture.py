@@ -17,8 +17,14 @@ if TYPE_CHECKING:
 PositionBias = Literal["every_layer", "first_layer", "stack"]
 # The most that a configuration may ask for: several times what the largest models of the supported
 # architectures have. docs/checkpoints.md lists them.
-LAYERS, HEADS, WIDTH, NEURONS = 1024, 1024, 65_536, 1_048_576
-VOCABULARY, POSITIONS, TYPES, LABELS = 16_777_216, 65_536, 65_536, 65_536
+LAYERS = 1024
+HEADS = 1024
+WIDTH = 65_536
+NEURONS = 1_048_576  # of a layer
+VOCABULARY = 16_777_216
+POSITIONS = 65_536
+TYPES = 65_536  # of tokens
+LABELS = 65_536
 LEAST_TOKENS = 4  # of a text: the special tokens and something between them
 DISTANCES = 4096  # of relative positions
 COMPUTED_POSITIONS = 8_388_608  # numbers in a table of sinusoidal positions, which are computed

@@ -162,11 +162,17 @@ def open_checkpoint(
     read_one_token(network)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
-        model=network.eval(), tokenizer=tokenizer, layers=sublayers,
+        model=network.eval(),
+        tokenizer=tokenizer,
+        layers=sublayers,
         mask=Mask.full(sublayers) if pruning is None else pruning.mask.of_layers_left(),
-        directory=directory, name=model, revision=commit, dtype=location.stored_dtype(stored),
-        task=task or entry.head.usual_task(config), pruning=pruning,
-    )  # fmt: skip
+        directory=directory,
+        name=model,
+        revision=commit,
+        dtype=location.stored_dtype(stored),
+        task=task or entry.head.usual_task(config),
+        pruning=pruning,
+    )
 
 
 def _entry(

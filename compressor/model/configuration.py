@@ -97,7 +97,9 @@ def require_layers(config: Any, tensors: int, path: Path) -> None:
 
 def _require_variant(values: Mapping[str, Any], entry: Architecture, path: Path) -> None:
     """Check what transformers takes for another model, or passes over, by the same name."""
-    generates, heads, settings = entry.decoder is not None, dict(_OTHER_HEADS), dict(_MODELS)
+    generates = entry.decoder is not None
+    heads = dict(_OTHER_HEADS)
+    settings = dict(_MODELS)
     if generates:
         heads |= {x.ending: f"is for {x.task}" for x in ENCODER_HEADS.values() if x.ending}
         del settings["is_decoder"], settings["add_cross_attention"]

@@ -71,7 +71,9 @@ class DecoderGraph:
 
     def start(self, batch: Batch) -> Decoder:
         """Run the encoder on a padded batch; the decoder before its first step."""
-        ids, mask, cross = batch["input_ids"], batch["attention_mask"], {}
+        ids = batch["input_ids"]
+        mask = batch["attention_mask"]
+        cross = {}
         if self.setup.artifact.only_device(self.setup.precision):
             require_right_padding(mask)
         if self.cross:  # without cross-attention heads the decoder does not read the source
@@ -126,7 +128,9 @@ class CachedDecoder:
     """
 
     def __init__(self, graph: DecoderGraph, cross: Mapping[str, OrtValue], mask: Tokens) -> None:
-        self._graph, self._position, self.cross = graph, 0, dict(cross)
+        self._graph = graph
+        self._position = 0
+        self.cross = dict(cross)
         self.past = graph.caches(graph.past, len(mask), 0)
         self._bind_source(mask)
 
@@ -179,7 +183,9 @@ class InPlaceDecoder:
     """
 
     def __init__(self, graph: DecoderGraph, cross: Mapping[str, OrtValue], mask: Tokens) -> None:
-        self._graph, self._position, self._mask = graph, 0, mask
+        self._graph = graph
+        self._position = 0
+        self._mask = mask
         self._encoded = cross  # owns the memory that the other two look at
         self._cross = dict(cross)
         self.cross: dict[str, Cache] = {}  # the same as arrays, once rows were selected

@@ -43,11 +43,17 @@ if TYPE_CHECKING:
 
 # Inputs of the step: masks of the sources, filled positions of each row, room in the caches,
 # what is added to the logits, and the tokens of all steps [rows, room + 1].
-SOURCE_MASK, FILLED, ROOM = "source_mask", "filled", "room"
+SOURCE_MASK = "source_mask"
+FILLED = "filled"
+ROOM = "room"
 ADDED, HISTORY = "added", "history"
 # The small graphs beside it: longer caches, and the largest logits.
 LENGTHEN, SLOTS = "lengthen", "slots"
-TOP, COUNT, TOP_VALUES, TOP_TOKENS, NORMALIZER = "top", "count", "values", "tokens", "normalizer"
+TOP = "top"
+COUNT = "count"
+TOP_VALUES = "values"
+TOP_TOKENS = "tokens"
+NORMALIZER = "normalizer"
 
 # Sizes are powers of two from here on: few enough that each is captured once.
 LEAST_SOURCE, LEAST_ROOM = 16, 32
@@ -232,7 +238,9 @@ class DeviceDecoder:
         rows = size_class(len(ids))
         self._graph = graph
         self._lengths = mask.sum(axis=1).astype(np.int32)
-        self._position, self._room, self._side = 0, LEAST_ROOM, 0
+        self._position = 0
+        self._room = LEAST_ROOM
+        self._side = 0
         self.scored = graph.scored
         self._added = np.zeros(graph.scored, graph.float)
         self._take(graph.acquire(rows, source), len(ids))
@@ -300,8 +308,13 @@ class DeviceDecoder:
         session.run_with_iobinding(before.moves)
 
     def keep(self, rows: Tokens) -> None:
-        graph, block, step, release = self._graph, self.block, self._step, self._release
-        self._lengths, self._tokens, self._side = self._lengths[rows], self._tokens[rows], 0
+        graph = self._graph
+        block = self.block
+        step = self._step
+        release = self._release
+        self._lengths = self._lengths[rows]
+        self._tokens = self._tokens[rows]
+        self._side = 0
         self._take(graph.acquire(size_class(len(rows)), block.source), len(rows))
         taken = graph.value(_filled_up(rows, self.block.rows))
         caches = {**self.block.cross, **self._step.past}

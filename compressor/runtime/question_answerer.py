@@ -18,8 +18,11 @@ from compressor.runtime.token_classifier import Span
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# Tokens of a window, of what two windows share, of a question, and of an answer; usual for SQuAD.
-WINDOW, STRIDE, MOST_QUESTION, MOST_ANSWER = 384, 128, 64, 30
+# Numbers of tokens, as they are usual for SQuAD.
+WINDOW = 384
+STRIDE = 128  # that two windows share
+MOST_QUESTION = 64
+MOST_ANSWER = 30
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,9 @@ def split(
     asked = tokenizer.encode_batch(list(questions), add_special_tokens=False)
     for question, text in zip(asked, contexts, strict=True):
         kept, context = question.ids[:longest], encoded[text]
-        ids, offsets, words = context.ids, context.offsets, context.word_ids
+        ids = context.ids
+        offsets = context.offsets
+        words = context.word_ids
         first_ids = pair_ids[:question_start] + kept + pair_ids[question_end:context_start]
         first_types = types[:question_start] + [types[question_start]] * len(kept)
         first_types += types[question_end:context_start]
@@ -220,9 +225,12 @@ def split(
                 Window(
                     first_ids + ids[part] + pair_ids[context_end:],
                     first_types + part_types + types[context_end:],
-                    len(first_ids), offsets[part], words[part], len(question.ids) > longest,
+                    len(first_ids),
+                    offsets[part],
+                    words[part],
+                    len(question.ids) > longest,
                 )
-            )  # fmt: skip
+            )
             # Further windows would hold nothing that this one lacks.
             if start + room >= len(ids):
                 break
@@ -244,11 +252,13 @@ def best_span(logits: Floats, window: Window) -> tuple[float, int, int, float]:
     chances = np.exp(allowed) / np.exp(allowed).sum(axis=0)
     none = float(chances[0].prod())
     # Below every product: it stays where a window has no tokens of the context.
-    best, first, last = -1.0, 0, 0
+    best = -1.0
+    first = last = 0
     # All answers of one length at a time, so that Python does not loop over pairs of tokens.
     for length in range(min(MOST_ANSWER, count)):
         products = chances[1 : count + 1 - length, 0] * chances[1 + length :, 1]
         start = int(products.argmax())
         if products[start] > best:
-            best, first, last = float(products[start]), start, start + length
+            best = float(products[start])
+            first, last = start, start + length
     return best, window.first + first, window.first + last, none

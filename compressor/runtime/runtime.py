@@ -233,7 +233,9 @@ class Runtime(ABC, Generic[Described]):
                 columns = [(row,) if isinstance(row, str) else row for row in chunk]
                 filled = [row for row in columns if any(text.strip() for text in row)]
                 ready, more = answers(*zip(*filled, strict=True), **limits) if filled else ([], 0)
-                read, cut, waiting = read + len(chunk), cut + more, iter(ready)
+                read += len(chunk)
+                cut += more
+                waiting = iter(ready)
                 for row in columns:
                     yield next(waiting) if any(text.strip() for text in row) else blank
             self._warn_of_cut(cut, read)

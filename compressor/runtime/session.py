@@ -103,10 +103,13 @@ def _create(
     failures: tuple[type[Exception], ...] = (RuntimeError, *run_failures())
     try:
         return ort.InferenceSession(
-            str(graph), options, providers=providers, disabled_optimizers=list(without),
+            str(graph),
+            options,
+            providers=providers,
+            disabled_optimizers=list(without),
             # Or it would print to stdout and continue on the CPU, here and in the middle of a run.
             enable_fallback=0,
-        )  # fmt: skip
+        )
     except failures as error:
         if device == "cuda" and not isinstance(error, _graph_errors()):
             raise _not_started(ort, f"({str(error).splitlines()[0]:.200})") from error

@@ -230,7 +230,8 @@ class SentencePieceNormalizer:
 
     def _longest(self, text: str, start: int) -> tuple[int, str | None]:
         """End and replacement of the longest rule at `start`; (start + 1, None) without one."""
-        node, position, end, leaf = 0, start, start + 1, -1
+        node, leaf = 0, -1
+        position, end = start, start + 1
         while position < len(text):
             node = self._child(node, text[position])
             if node < 0:

@@ -55,7 +55,9 @@ class Batch(dict[str, "Tensor"]):
         host: Batch | None = None,
     ) -> None:
         super().__init__(tensors)
-        self.rows, self.spare, self._host = tuple(rows), spare, host
+        self.rows = tuple(rows)
+        self.spare = spare
+        self._host = host
 
     @property
     def host(self) -> Batch:

@@ -331,4 +331,6 @@ def _by_cosine(model: nn.Module) -> bool:
     return head_of(model).settings.similarity == "cosine"
 
 
-REGRESSION, RERANKING, EMBEDDING = Regression(), Reranking(), Embedding()
+REGRESSION = Regression()
+RERANKING = Reranking()
+EMBEDDING = Embedding()

@@ -15,7 +15,9 @@ from compressor.storage.text_files import REPORTED_LINES, format_suffix, is_pack
 from compressor.tasks import tables
 from compressor.tasks.rows import RowReader
 
-DISTILL, SOURCE, TARGET = "--distill-text", "--source-text", "--target-text"
+DISTILL = "--distill-text"
+SOURCE = "--source-text"
+TARGET = "--target-text"
 _WANTED = {
     DISTILL: "sentences in the source language",
     SOURCE: "texts like those that the model will read",

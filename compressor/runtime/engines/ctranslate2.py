@@ -57,9 +57,12 @@ class OpenedTranslator:
             self._ids = {name: number for number, name in enumerate(self.targets)}
             self._model: Any = library.Translator(
                 # With 0 threads it takes a number of its own.
-                str(directory), device="cpu", compute_type=_COMPUTED[precision],
-                inter_threads=workers, intra_threads=threads or 0,
-            )  # fmt: skip
+                str(directory),
+                device="cpu",
+                compute_type=_COMPUTED[precision],
+                inter_threads=workers,
+                intra_threads=threads or 0,
+            )
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise unusable(directory, error) from error
 

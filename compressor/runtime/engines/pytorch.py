@@ -98,12 +98,16 @@ class PyTorch(Engine):
             options = {"min_new_tokens": limit, "forced_eos_token_id": None}
         with self._torch.inference_mode():
             generated = self._model.generate(
-                **inputs, **options, max_new_tokens=limit, do_sample=False,
-                num_beams=settings.num_beams, length_penalty=settings.length_penalty,
+                **inputs,
+                **options,
+                max_new_tokens=limit,
+                do_sample=False,
+                num_beams=settings.num_beams,
+                length_penalty=settings.length_penalty,
                 early_stopping=settings.early_stopping,
                 forced_bos_token_id=settings.forced_bos_token_id,
                 decoder_start_token_id=settings.decoder_start_token_id,
-            )  # fmt: skip
+            )
         rows: list[list[int]] = generated[:, 1:].tolist()
         lasts = [next((i for i, t in enumerate(row) if t in ends), limit) for row in rows]
         return [row[: last + 1] for row, last in zip(rows, lasts, strict=True)]
