@@ -26,7 +26,25 @@ FileName = NewType("FileName", str)  # of a file in the same directory
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """What `graphs.json` says of every artifact; tasks have further entries."""
+    """What `graphs.json` says of every artifact; tasks have further entries.
+
+    Args:
+        schema: number of the layout of the file.
+        task: the name that the class in `ARTIFACTS` and the runtime have.
+        precisions: name of a precision -> role of a graph (`model`, `encoder`, `decoder`, …) -> its
+            file.
+        default_precision: the one to run where none is named.
+        tokenizer: the file with the tokenizer, a `tokenizer.json`.
+        max_source_tokens: length of the longest input, in tokens, special ones included.
+        truncation_side: the end of long texts at which tokens are left out.
+        pad_token_id: fills rows of a batch up.
+        inputs: of the graphs that read texts.
+        token_types: how many the graphs tell apart; None: any, which they do not read.
+        labels: names of the classes, in the order of the logits; None for tasks without.
+        fastest_engines: precision -> the engine that was the fastest in it on the CPU; None where
+            only one was measured.
+        made_for: precision -> the device that its graphs are made for, where they run on no other.
+    """
 
     schema: Literal[1]
     task: str
@@ -49,7 +67,15 @@ class Artifact:
         return (self.made_for or {}).get(precision)
 
     def used_files(self, precision: str) -> list[str]:
-        """Files that are opened for one precision, as paths from the artifact's directory."""
+        """Files that are opened for one precision.
+
+        Args:
+            precision: its name. For one that the artifact lacks it is the tokenizer, and what the
+                decoder scores.
+
+        Returns:
+            Paths from the artifact's directory.
+        """
         names = [self.tokenizer, *self.precisions.get(precision, {}).values()]
         _, tokens = self.scored or (0, None)
         return [f"{GRAPH_DIRECTORY}/{name}" for name in (*names, tokens) if name is not None]
@@ -60,7 +86,15 @@ class Artifact:
         return None
 
     def file(self, role: str, precision: str | None) -> str:
-        """Name of the graph with that role; UsageError for a precision that is not there."""
+        """Name of the graph with a role.
+
+        Args:
+            role: `model` of encoders, `encoder`, `decoder` and others of encoder-decoders.
+            precision: None for the default one.
+
+        Raises:
+            UsageError: the artifact was not exported in that precision.
+        """
         chosen = precision or self.default_precision
         if chosen not in self.precisions:
             raise UsageError(
@@ -73,6 +107,12 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderArtifact(Artifact):
+    """An encoder with a head: one graph, `model`.
+
+    Args:
+        reads_one_token: whether the last layer computes only the token that the head reads.
+    """
+
     # Whether the last layer computes only the token that the head reads.
     reads_one_token: bool = False
 
@@ -84,35 +124,67 @@ class EncoderArtifact(Artifact):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationArtifact(EncoderArtifact):
+    """A classifier of texts, with one label of each or with any number."""
+
     labels: list[str]
 
     @property
     def outputs(self) -> int:
+        """One logit for each label."""
         return len(self.labels)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaggingArtifact(ClassificationArtifact):
+    """A classifier of tokens.
+
+    Args:
+        unk_token_id: the unknown token; None: the tokenizer has none.
+    """
+
     unk_token_id: int | None = None  # None: the tokenizer has no unknown token
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionArtifact(EncoderArtifact):
+    """A model that gives a text or a pair a number.
+
+    Args:
+        activation: how the number is made of the logit.
+    """
+
     activation: Activation = "identity"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RerankingArtifact(EncoderArtifact):
+    """A model that says how relevant a text is to a query.
+
+    Args:
+        classes: 1 logit, or 2, of which the second is that of "relevant".
+        activation: how the score is made of the logit of "relevant".
+    """
+
     classes: Literal[1, 2]
     activation: Activation = "identity"
 
     @property
     def outputs(self) -> int:
+        """One logit for each class."""
         return self.classes
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingArtifact(EncoderArtifact):
+    """An encoder of texts.
+
+    Args:
+        width: how many numbers an embedding has.
+        similarity: how embeddings are compared.
+        prompts: name -> what a text begins with.
+        default_prompt: the text of the prompt that is used where none is named.
+    """
+
     width: int
     similarity: Literal["cosine", "dot", "euclidean", "manhattan"] = "cosine"
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -120,11 +192,25 @@ class EmbeddingArtifact(EncoderArtifact):
 
     @property
     def outputs(self) -> int:
+        """One number for each dimension of the embedding."""
         return self.width
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationArtifact(Artifact):
+    """An encoder-decoder: the graphs `encoder` and `decoder`, and those that move the caches.
+
+    Args:
+        decoder_self_heads: heads that are left in each decoder layer's self-attention.
+        cross_heads: heads that are left in its cross-attention.
+        head_dim: of all heads.
+        vocab_size: how many token ids there are.
+        output_tokens: the file with those that the decoder scores; None: all.
+        generation: how to decode.
+        source_prefix: what every source begins with, as text.
+        languages: of a multilingual translator; None for others.
+    """
+
     decoder_self_heads: list[int]
     cross_heads: list[int]
     head_dim: int
@@ -136,6 +222,7 @@ class TranslationArtifact(Artifact):
 
     @property
     def scored(self) -> tuple[int, str | None]:
+        """Size of the vocabulary, and the file with what the decoder scores of it (None: all)."""
         return self.vocab_size, self.output_tokens
 
 

@@ -69,10 +69,18 @@ def source_mask(heads: int) -> str:
 
 
 def mask_of(lengths: NDArray[np.int32], heads: int, source: int) -> NDArray[np.int32]:
-    """Of sources of these lengths [rows], padded to `source` tokens: [3 x rows + 2].
+    """The mask of sources in the form for CUTLASS's kernel.
 
-    In the form for CUTLASS's kernel: behind the lengths is where each row's query begins, and where
-    its keys do. Those of its heads are one behind the other.
+    Behind the lengths is where each row's query begins, and where its keys do. Those of its heads
+    are one behind the other.
+
+    Args:
+        lengths: of the sources, [rows].
+        heads: of the cross-attention.
+        source: tokens that the sources are padded to.
+
+    Returns:
+        [3 x rows + 2].
     """
     rows = np.arange(len(lengths) + 1, dtype=np.int32)
     return np.concatenate([lengths, rows, rows * np.int32(heads * source)])
@@ -116,7 +124,12 @@ class Buffers:
 
 
 class DeviceGraph(DecoderGraph):
-    """As `DecoderGraph`, with buffers that the steps of batches are bound to."""
+    """A `DecoderGraph` with buffers that the steps of batches are bound to.
+
+    Args:
+        open_graph: opens the graph with a role, and so that its runs can be captured if told to.
+        setup: what is opened.
+    """
 
     further = (LENGTHEN, TOP)
 
@@ -133,6 +146,17 @@ class DeviceGraph(DecoderGraph):
         self._lock = threading.RLock()
 
     def start(self, batch: Batch) -> DeviceDecoder:
+        """Run the encoder on a padded batch.
+
+        Args:
+            batch: `input_ids` and `attention_mask`, [rows, source].
+
+        Returns:
+            The decoder before its first step.
+
+        Raises:
+            UsageError: rows are padded on the left.
+        """
         require_right_padding(batch["attention_mask"])
         artifact = self.setup.artifact
         return DeviceDecoder(self, batch, artifact.pad_token_id, artifact.max_source_tokens)
@@ -167,7 +191,16 @@ class DeviceGraph(DecoderGraph):
                 self._free.append(block)
 
     def step(self, block: Buffers, room: int, side: int) -> tuple[BoundStep, bool]:
-        """The step over caches of a length, and whether it ran: its position is then any."""
+        """The step over caches of a length, bound to a block of buffers.
+
+        Args:
+            block: the buffers.
+            room: tokens that the caches have room for.
+            side: 0 or 1: which of the two caches that rows are moved between.
+
+        Returns:
+            The step, and whether it ran to be captured: its position is then any.
+        """
         if (room, side) in block.steps:
             return block.steps[room, side], False
         past = self.caches(self.past, block.rows, room)
@@ -193,7 +226,7 @@ class DeviceGraph(DecoderGraph):
         return block.steps[room, side], True
 
     def run(self, step: BoundStep, wait: bool = True) -> None:
-        """One step; `wait` for its end, so that its outputs can be read."""
+        """Run one step; `wait` for its end, so that its outputs can be read."""
         self.session.run_with_iobinding(step.binding, step.replayed[0 if wait else 1])
 
     def encode(self, block: Buffers) -> None:
@@ -211,7 +244,11 @@ class DeviceGraph(DecoderGraph):
         shape: tuple[int, ...],
         values: Iterable[OrtValue],
     ) -> tuple[RunOptions, RunOptions]:
-        """Run, captured if the session does; options of runs that wait for the end, and do not."""
+        """Run for the first time, captured if the session's runs are.
+
+        Returns:
+            Options of runs that wait for the end, and of runs that do not.
+        """
         captures = session in self.captures and len(self.captured) < MOST_CAPTURED
         wanted = next(self._numbers) if captures else UNCAPTURED
         role = "encoder" if session is self.encoder else "decoder"
@@ -230,7 +267,14 @@ def size_class(size: int, least: int = 1) -> int:
 
 
 class DeviceDecoder:
-    """One batch being decoded, padded on the right, further to at most `most_source` tokens."""
+    """One batch being decoded, in buffers that stay on the device.
+
+    Args:
+        graph: the decoder.
+        batch: `input_ids` and `attention_mask`, [rows, source], padded on the right.
+        pad: the padding token.
+        most_source: tokens that sources are padded to at most.
+    """
 
     def __init__(self, graph: DeviceGraph, batch: Batch, pad: int, most_source: int) -> None:
         ids, mask = batch["input_ids"], batch["attention_mask"]
@@ -252,19 +296,23 @@ class DeviceDecoder:
             graph.encode(self.block)
 
     def step(self, tokens: Tokens) -> None:
+        """Append one token to each row, and wait for the end of the step."""
         self.feed(tokens)
         self._make_room(1)
         self._graph.run(self._step)
         self._position += 1
 
     def best(self) -> Tokens:
+        """The next token with the largest logit in each row, which the step has chosen."""
         # A copy: the next step reads its tokens there.
         return np.array(self.block.values["input_ids"].numpy()[: self.rows, 0])
 
     def scores(self) -> Scores:
+        """Logits of the next token, in float32."""
         return np.asarray(self.block.values["logits"].numpy()[: self.rows], np.float32)
 
     def top(self, count: int) -> tuple[Scores, Tokens]:
+        """The best next tokens of each row, chosen on the device."""
         number = self._graph.value(np.array([min(count, self.scored)]), "cpu")
         inputs = {"logits": self.block.values["logits"], COUNT: number}
         on_host = dict.fromkeys((TOP_VALUES, TOP_TOKENS, NORMALIZER), "cpu")
@@ -295,6 +343,7 @@ class DeviceDecoder:
         return chosen
 
     def reorder(self, rows: Tokens) -> None:
+        """Let rows continue others, by a copy of the past to the other side."""
         # Cross-attention stays as it is: rows that change places have the same source.
         if np.array_equal(rows, np.arange(len(rows))):
             return
@@ -308,6 +357,7 @@ class DeviceDecoder:
         session.run_with_iobinding(before.moves)
 
     def keep(self, rows: Tokens) -> None:
+        """Reduce the batch to these rows, by a copy of all caches to smaller buffers."""
         graph = self._graph
         block = self.block
         step = self._step

@@ -19,8 +19,12 @@ Tokens = NDArray[np.int64]
 class Generation:
     """How to decode; names and meanings are those of transformers' `GenerationConfig`.
 
-    Lengths include the start token, but for `max_new_tokens`, which takes precedence, and
-    `positions`: the most tokens that the decoder can generate (None: not known).
+    Lengths include the start token, but for `max_new_tokens`, which takes precedence over
+    `max_length`, and `positions`.
+
+    Args:
+        positions: the most tokens that the decoder can generate; None: not known.
+        bad_words_ids: sequences of one token each.
     """
 
     decoder_start_token_id: int
@@ -63,7 +67,12 @@ class Generation:
         return isinstance(forced, list) and len({*forced} - {*self.suppress_tokens}) > 1
 
     def with_options(self, num_beams: int | None, max_new_tokens: int | None) -> Generation:
-        """A copy with what is not None replaced; UsageError for what the decoder cannot do."""
+        """A copy with what is not None replaced.
+
+        Raises:
+            UsageError: a number below 1, more tokens than the decoder has positions for, or several
+                beams for a model whose `forced_eos_token_id` has several tokens.
+        """
         options: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
         check_limits(**options)
         beams = self.num_beams if num_beams is None else num_beams
@@ -82,14 +91,25 @@ class Generation:
         return replace(self, **{k: v for k, v in options.items() if v is not None})
 
     def with_length(self, tokens: int) -> Generation:
-        """A greedy copy that generates exactly `tokens` tokens; errors as `with_options`."""
+        """A greedy copy that generates exactly `tokens` tokens, whatever they are.
+
+        Raises:
+            UsageError: a number below 1, or more than the decoder has positions for.
+        """
         fixed = self.with_options(1, tokens)
         return replace(fixed, eos_token_id=[], forced_eos_token_id=None, min_length=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Languages:
-    """The languages of a multilingual translator."""
+    """The languages of a multilingual translator.
+
+    Args:
+        codes: code of each language -> its token.
+        source: code of the language that it translates from; every source holds its token.
+        target: code of the language that it translates into; None where nothing is set.
+        starts: whether decoders start with the target's token; else it is forced to be the first.
+    """
 
     codes: Mapping[str, int]  # code of each language -> its token
     source: str  # what it translates from; every source holds its token
@@ -97,7 +117,15 @@ class Languages:
     starts: bool = False  # decoders start with the target's token; else it is forced to be first
 
     def token(self, option: str, code: str) -> int:
-        """The token of the language that an option names; UsageError if the model has no such."""
+        """The token of a language.
+
+        Args:
+            option: the option that names the language, for the message.
+            code: of the language.
+
+        Raises:
+            UsageError: the model has no such language.
+        """
         if code not in self.codes:
             known = sorted(self.codes)
             raise UsageError(
@@ -109,13 +137,27 @@ class Languages:
 
 
 class OutputTokens:
-    """The ids of tokens that a decoder scores, ascending; the search numbers them from 0 on."""
+    """The tokens that a decoder scores; the search numbers them from 0 on.
+
+    Args:
+        ids: the tokenizer's ids of these tokens, ascending.
+    """
 
     def __init__(self, ids: Sequence[int] | Tokens) -> None:
         self.ids: Tokens = np.asarray(ids, dtype=np.int64)
 
     def indices(self, ids: Tokens) -> Tokens:
-        """Indices of tokens, any shape; InputError for one that the decoder does not score."""
+        """Turn ids into indices.
+
+        Args:
+            ids: of tokens, any shape.
+
+        Returns:
+            Their places in `self.ids`, the same shape.
+
+        Raises:
+            InputError: the decoder does not score one of them.
+        """
         missing = ids[~np.isin(ids, self.ids)]
         if missing.size:
             raise InputError(
@@ -125,7 +167,13 @@ class OutputTokens:
         return np.searchsorted(self.ids, ids)
 
     def settings(self, settings: Generation) -> Generation:
-        """Generation settings with ids -> the same settings with indices."""
+        """Turn generation settings with ids into the same settings with indices.
+
+        Tokens that the decoder does not score are left out of lists.
+
+        Raises:
+            InputError: it does not score the start token, or one that is forced.
+        """
 
         def one(token: int | None) -> int | None:
             return None if token is None else int(self.indices(np.array(token)))
@@ -148,5 +196,5 @@ class OutputTokens:
         )
 
     def rows(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Rows of indices -> rows of ids."""
+        """Turn rows of indices into rows of ids."""
         return [self.ids[list(row)].tolist() for row in rows]

@@ -30,7 +30,17 @@ from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, requi
 
 
 def read_artifact(directory: Path) -> Artifact:
-    """`onnx/graphs.json` of an artifact; InputError where it is missing or of another layout."""
+    """Read `onnx/graphs.json` of an artifact.
+
+    Args:
+        directory: of the artifact.
+
+    Returns:
+        The dataclass of its task in `ARTIFACTS`.
+
+    Raises:
+        InputError: the file is missing, not JSON, or not of the layout of an artifact.
+    """
     path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
     try:
         values = dict(parse_json(read_text(path)))
@@ -57,7 +67,12 @@ def unusable(path: Path, error: Exception) -> InputError:
 
 
 def _build(cls: Any, values: Mapping[str, Any]) -> Any:
-    """A dataclass of the values of a JSON object; ValueError or TypeError for other ones."""
+    """A dataclass of the values of a JSON object.
+
+    Raises:
+        ValueError: a value has another type than its field.
+        TypeError: a field is missing, or not known.
+    """
     types = get_type_hints(cls)
     # The constructor refuses what is unknown, so that no setting is ignored silently.
     return cls(**{name: _typed(types.get(name), x, name) for name, x in values.items()})
@@ -87,7 +102,16 @@ def _typed(kind: Any, value: Any, name: str) -> Any:
 
 
 def read_description(directory: Path, verify: bool) -> Artifact:
-    """`read_artifact`, checked against the manifest first if `verify`; no file is a link out."""
+    """Read `graphs.json`, see `read_artifact`; no file may be a link out of the directory.
+
+    Args:
+        directory: of the artifact.
+        verify: check the file against the manifest first.
+
+    Raises:
+        InputError: not an artifact, `graphs.json` was changed, or a file is a link to another
+            place.
+    """
     description = f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"
     if verify:
         require_unchanged(directory, [description], warn=False)
@@ -101,7 +125,16 @@ def read_description(directory: Path, verify: bool) -> Artifact:
 
 
 def require_files(directory: Path, files: Sequence[str], *, verify: bool = True) -> None:
-    """Raise InputError for a file, or its weights, that is unreadable, or with `verify` changed."""
+    """Check that files, and the weights that lie beside graphs, can be opened.
+
+    Args:
+        directory: of the artifact.
+        files: paths from there.
+        verify: compare them with the manifest, too.
+
+    Raises:
+        InputError: a file is unreadable, or with `verify` changed or not listed.
+    """
     for path in (directory / name for file in files for name in (file, f"{file}_data")):
         try:
             path.open("rb").close()  # engines say why they cannot, or end their process
@@ -126,7 +159,15 @@ def reads_one_token(directory: Path) -> bool:
 
 
 def open_output_tokens(directory: Path, artifact: Artifact) -> OutputTokens:
-    """The tokens that the decoder of the artifact in `directory` scores."""
+    """Open the list of tokens that the decoder of an artifact scores.
+
+    Args:
+        directory: of the artifact.
+        artifact: its description, of an encoder-decoder.
+
+    Raises:
+        InputError: the list is missing or damaged.
+    """
     assert artifact.scored is not None  # it has a decoder
     vocabulary, file = artifact.scored
     if file is None:

@@ -1,4 +1,4 @@
-"""Answering questions by a part of a text, which is read in windows that overlap."""
+"""Questions that are answered by a part of a text, which is read in windows that overlap."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Answer:
     Args:
         text: empty for no answer.
         score: from 0 to 1, the product of two probabilities: of its first and of its last token.
-        start, end: of its characters in the context, the last one not included; 0 for no answer.
+        start: number of its first character in the context, from 0; 0 for no answer.
+        end: number of the character behind its last one; 0 for no answer.
     """
 
     text: str
@@ -43,7 +44,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class Window:
-    """A question and a part of its context."""
+    """A question and a part of its context.
+
+    Args:
+        ids: of all tokens.
+        types: of all tokens.
+        first: number of the context's first token; its tokens follow one another.
+        offsets: characters in the context of each of its tokens.
+        words: number of the word of each of them; None where there is none.
+        cut: whether the question lost tokens.
+    """
 
     ids: list[int]  # as `types` of all tokens
     types: list[int]
@@ -53,7 +63,15 @@ class Window:
     cut: bool  # whether the question lost tokens
 
     def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
-        """First and last token of the characters [start, end); None where they are not all here."""
+        """The tokens of some characters of the context.
+
+        Args:
+            start: first character.
+            end: the one behind the last.
+
+        Returns:
+            First and last token; None where the window does not hold all of the characters.
+        """
         inside = [
             number
             for number, (first, last) in enumerate(self.offsets)
@@ -64,7 +82,7 @@ class Window:
         return self.first + inside[0], self.first + inside[-1]
 
     def characters(self, start: int, end: int) -> Span:
-        """Characters of the words from one token to another."""
+        """The characters of the words from one token to another, the last one not included."""
         first, last = start - self.first, end - self.first
         word = self.words[first]
         while first and word is not None and self.words[first - 1] == word:
@@ -76,7 +94,10 @@ class Window:
 
 
 class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
-    """An exported model for questions; arguments and errors are those of `Runtime`."""
+    """An exported model for questions; arguments and errors are those of `Runtime`.
+
+    A context that is too long is read in windows that overlap; the best answer of all counts.
+    """
 
     task = "question-answering"
     line_options = ("null_answers", "stride")
@@ -95,7 +116,14 @@ class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
     def answer(
         self, question: str, context: str, *, null_answers: bool = False, stride: int = STRIDE
     ) -> Answer:
-        """The answer to one question; arguments and errors of `answers`."""
+        """Answer one question; see `answers`.
+
+        Args:
+            question: one text.
+            context: the text that holds the answer.
+            null_answers: whether there may be no answer.
+            stride: tokens of the context that two windows share.
+        """
         return self.answers([question], [context], null_answers=null_answers, stride=stride)[0]
 
     def answers(
@@ -107,14 +135,22 @@ class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
         stride: int = STRIDE,
         **limits: Unpack[BatchSizes],
     ) -> list[Answer]:
-        """The answer to each question, in their order.
+        """Answer each question by a part of its context.
 
         Args:
             questions: of more than 64 tokens the rest is left out, with a warning.
+            contexts: one for each question, of any length.
             null_answers: whether there may be no answer, for models that have learned that (SQuAD
                 2.0): it is taken where its score, the least of all windows, is above the best.
             stride: tokens of the context that two windows share; at most half of a window.
-            limits: `batch_size`, `batch_tokens` as in `Classifier.logits`; rows are windows.
+            limits: how large batches may get, see `Classifier.logits`; rows are windows.
+
+        Returns:
+            The answers in the order of the questions.
+
+        Raises:
+            UsageError: a number below 1, not as many contexts as questions, or one text in place of
+                a list.
         """
         answers, cut = self._answers(questions, contexts, null_answers, stride, **limits)
         self._warn_of_cut(cut, len(questions))
@@ -128,12 +164,23 @@ class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
         stride: int = STRIDE,
         **limits: Unpack[StreamLimits],
     ) -> Iterator[Answer]:
-        """As `answers`, for (question, context) pairs of a stream; blank ones have no answer."""
+        """Answer the rows of a stream of any length, in their order.
+
+        Args:
+            rows: (question, context) tuples; one of white space alone has no answer.
+            null_answers: as in `answers`.
+            stride: as in `answers`.
+            limits: how large batches may get, see `Classifier.logits`, and `chunk_rows` that are
+                read ahead.
+
+        Raises:
+            UsageError: a number below 1.
+        """
         answers = partial(self._answers, null_answers=null_answers, stride=stride)
         return self._stream(rows, answers, Answer("", 0.0, 0, 0), **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
-        """The answer to each line; `answer` with its score and characters in JSON."""
+        """Answer each line; `answer` with its score and characters in JSON."""
         for answer in self.answer_stream(rows, **options):
             place = {"start": answer.start, "end": answer.end}
             yield answer.text, {"answer": answer.text, "score": round(answer.score, 6), **place}
@@ -183,10 +230,20 @@ def split(
     most: int,
     stride: int = STRIDE,
 ) -> list[list[Window]]:
-    """The windows of each question: as many as its context needs, at least one.
+    """Split questions with their contexts into windows: as many as a context needs, at least one.
 
-    They have at most `WINDOW` tokens, of the `most` that the model can read, and share `stride`
-    ones of the context. ValueError for a tokenizer that makes no pairs; it has no truncation.
+    Args:
+        tokenizer: without truncation and padding.
+        questions: in full; tokens beyond `MOST_QUESTION`, or half of the room, are left out.
+        contexts: one for each question.
+        most: tokens that the model can read; a window has `WINDOW` at most.
+        stride: tokens of the context that two windows share; at most half of what a window holds.
+
+    Returns:
+        The windows of each question.
+
+    Raises:
+        ValueError: the tokenizer makes no pairs, or there is no room in a window.
     """
     # Any pair shows which special tokens there are before a question, between it and its context
     # and behind that, and of which type the tokens of both texts are.
@@ -239,10 +296,18 @@ def split(
 
 
 def best_span(logits: Floats, window: Window) -> tuple[float, int, int, float]:
-    """Score, first and last token of a window's best answer, and the score of having none.
+    """The best answer in a window, and the score of having none.
 
     Probabilities are among the tokens of the context and the window's first token, which stands for
-    no answer. Logits are [tokens, 2], of start and end.
+    no answer. A score is the product of two: of the first and of the last token.
+
+    Args:
+        logits: [tokens, 2], of starting and of ending at a token.
+        window: whose tokens they are.
+
+    Returns:
+        Score, first and last token of the best answer, whose score is below 0 where the window
+        holds no context, and the score of no answer.
     """
     count = len(window.offsets)
     context = slice(window.first, window.first + count)

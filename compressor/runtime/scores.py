@@ -1,4 +1,4 @@
-"""What encoders say of texts or pairs: labels, numbers, an order by relevance, embeddings."""
+"""Encoders that answer texts or pairs: labels, numbers, an order by relevance, embeddings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ Probable = Sequence[tuple[str, float]]  # labels with their probabilities
 
 
 class LabelRuntime(EncoderRuntime[ClassificationArtifact]):
-    """An exported model of labels; arguments and errors are those of `Runtime`."""
+    """An exported model of labels; arguments and errors are those of `Runtime`.
+
+    A subclass says what probabilities logits stand for, and which labels are its answer.
+    """
 
     line_options = ("pairs", "top_k", "probabilities")
 
@@ -37,29 +40,55 @@ class LabelRuntime(EncoderRuntime[ClassificationArtifact]):
 
     @abstractmethod
     def _probabilities_of(self, logits: Floats) -> Floats:
-        """[rows, labels] of logits, which may be overwritten."""
+        """Probabilities [rows, labels] of logits [rows, labels], which may be overwritten."""
 
     @abstractmethod
     def _chosen(self, probable: Probable) -> tuple[dict[str, Any], Probable]:
-        """The answer to a row, a field in JSON, and its labels; a blank row has none."""
+        """Choose the labels of a row.
+
+        Args:
+            probable: all labels with their probabilities; none for a blank row.
+
+        Returns:
+            The answer as a field in JSON, and the labels that are chosen, with their probabilities.
+        """
 
     def probabilities(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
     ) -> Floats:
-        """Probabilities [rows, labels]; arguments and errors of `logits`."""
+        """Compute the probability of each label.
+
+        Args:
+            texts: in any order of lengths.
+            pairs: the second text of each row, for models of pairs.
+            limits: how large batches may get, see `logits`.
+
+        Returns:
+            [rows, labels], in the order of the texts and of `labels`.
+
+        Raises:
+            UsageError: a number below 1, not as many pairs as texts, or one text in place of a
+                list.
+        """
         return self._probabilities_of(self.logits(texts, pairs, **limits))
 
     def probabilities_stream(
         self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
     ) -> Iterator[Floats | None]:
-        """Probabilities [labels] of each row of a stream of any length, in their order.
+        """Compute the probabilities for each row of a stream of any length, in its order.
 
-        A row of white space alone gives None. One warning at the end counts the rows that were cut.
+        One warning at the end counts the rows that were cut.
 
         Args:
             rows: texts, or (text, pair) tuples; read a chunk at a time.
             limits: those of `logits`, and `chunk_rows` that are read ahead, sorted by length; all
                 that is held at a time.
+
+        Returns:
+            For each row [labels]; None for one of white space alone.
+
+        Raises:
+            UsageError: a number below 1, or one text in place of several.
         """
         return self._stream(rows, self._logits_to(self._probabilities_of), None, **limits)
 
@@ -70,11 +99,13 @@ class LabelRuntime(EncoderRuntime[ClassificationArtifact]):
         probabilities: bool = False,
         **options: Any,
     ) -> Iterator[Line]:
-        """The labels of each line.
+        """Answer each line with its labels.
 
         Args:
-            top_k: the most probable ones with their probabilities, instead of the answer alone.
+            rows: texts, or pairs of texts.
+            top_k: the most probable labels with their probabilities, instead of the answer alone.
             probabilities: without `top_k`, all in the model's order, with their probabilities.
+            options: those of `StreamLimits`.
         """
         for row in self.probabilities_stream(rows, **options):
             probable = [] if row is None else list(zip(self.labels, row.tolist(), strict=True))
@@ -105,7 +136,17 @@ class Classifier(LabelRuntime):
     def classify(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
     ) -> list[str]:
-        """The most probable label of each text or pair; arguments and errors of `logits`."""
+        """The most probable label of each text or pair.
+
+        Args:
+            texts: in any order of lengths.
+            pairs: the second text of each row, for models of pairs.
+            limits: how large batches may get, see `logits`.
+
+        Raises:
+            UsageError: a number below 1, not as many pairs as texts, or one text in place of a
+                list.
+        """
         # The softmax would not change which logit is the largest.
         best = self.logits(texts, pairs, **limits).argmax(axis=1)
         return [self.labels[label] for label in best]
@@ -113,7 +154,10 @@ class Classifier(LabelRuntime):
     def classify_stream(
         self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
     ) -> Iterator[str]:
-        """The most probable label of each row, "" where `probabilities_stream` gives None."""
+        """The most probable label of each row of a stream, "" for one of white space alone.
+
+        Arguments and errors are those of `probabilities_stream`.
+        """
         probabilities = self.probabilities_stream(rows, **limits)
         return ("" if row is None else self.labels[row.argmax()] for row in probabilities)
 
@@ -133,7 +177,17 @@ class MultiLabelClassifier(LabelRuntime):
     def classify(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
     ) -> list[list[str]]:
-        """The labels of each text or pair whose probability is over 0.5, in the model's order."""
+        """The labels of each text or pair whose probability is over 0.5, in the model's order.
+
+        Args:
+            texts: in any order of lengths.
+            pairs: the second text of each row, for models of pairs.
+            limits: how large batches may get, see `logits`.
+
+        Raises:
+            UsageError: a number below 1, not as many pairs as texts, or one text in place of a
+                list.
+        """
         # The sigmoid is over 0.5 where the logit is over 0.
         rows = self.logits(texts, pairs, **limits) > 0
         return [[self.labels[label] for label in np.flatnonzero(row)] for row in rows]
@@ -148,16 +202,32 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
     def predict(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
     ) -> Floats:
-        """The number of each text or pair, [rows]; arguments and errors of `logits`.
+        """The number of each text or pair.
 
-        As of `CrossEncoder.predict` in sentence-transformers: with its activation function.
+        It is what `CrossEncoder.predict` of sentence-transformers gives, with its activation
+        function.
+
+        Args:
+            texts: in any order of lengths.
+            pairs: the second text of each row, for models of pairs.
+            limits: how large batches may get, see `Classifier.logits`.
+
+        Returns:
+            [rows], in the order of the texts.
+
+        Raises:
+            UsageError: a number below 1, not as many pairs as texts, or one text in place of a
+                list.
         """
         return self._numbers_of(self.logits(texts, pairs, **limits))
 
     def predict_stream(
         self, rows: Iterable[str] | Iterable[tuple[str, str]], **limits: Unpack[StreamLimits]
     ) -> Iterator[float | None]:
-        """The number of each row of a stream; all else as `Classifier.probabilities_stream`."""
+        """The number of each row of a stream, None for one of white space alone.
+
+        Arguments and errors are those of `Classifier.probabilities_stream`.
+        """
         numbers = self._stream(rows, self._logits_to(self._numbers_of), None, **limits)
         return (None if number is None else float(number) for number in numbers)
 
@@ -165,7 +235,7 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
         return _activated(logits[:, 0], self.artifact.activation)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
-        """The number of each line; `score` in JSON."""
+        """Answer each line with its number; `score` in JSON."""
         for number in self.predict_stream(rows, **options):
             text = "" if number is None else f"{number:.6f}"
             yield text, {"score": None if number is None else round(number, 6)}
@@ -187,9 +257,23 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
     def scores(
         self, queries: Sequence[str], texts: Sequence[str], **limits: Unpack[BatchSizes]
     ) -> Floats:
-        """How relevant each text is to the query beside it, [rows]: the logit of "relevant".
+        """How relevant each text is to the query beside it.
 
-        As of `Regressor.predict`. Errors are those of `logits`.
+        It is what `CrossEncoder.predict` of sentence-transformers gives, with its activation
+        function; of a model with two classes it is made of the logit of "relevant", see
+        `relevance`.
+
+        Args:
+            queries: one for each text; rows of similar length share a batch.
+            texts: in any order of lengths.
+            limits: how large batches may get, see `Classifier.logits`.
+
+        Returns:
+            [rows], in the order of the texts.
+
+        Raises:
+            UsageError: a number below 1, not as many queries as texts, or one text in place of a
+                list.
         """
         return self._scores_of(self.logits(queries, texts, **limits))
 
@@ -203,7 +287,20 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         top_k: int | None = None,
         **limits: Unpack[BatchSizes],
     ) -> list[Ranked]:
-        """The texts, or `top_k` of them, the most relevant first; equal ones in their order."""
+        """Order texts by how relevant they are to a query.
+
+        Args:
+            query: one text.
+            texts: to be ordered.
+            top_k: how many to return; None: all.
+            limits: how large batches may get, see `Classifier.logits`.
+
+        Returns:
+            The most relevant text first; of equal ones the first comes first.
+
+        Raises:
+            UsageError: a number below 1, or one text in place of a list.
+        """
         check_limits(top_k=top_k)
         scores = self.scores([query] * len(texts), texts, **limits)
         # Negated: reversing the order would also reverse that of equal ones.
@@ -213,9 +310,18 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
     def answer_lines(
         self, rows: Iterable[Any], query: str = "", top_k: int | None = None, **options: Any
     ) -> Iterator[Line]:
-        """Score and text of each line that is not blank, the most relevant one first.
+        """Answer with score and text of each line that is not blank, the most relevant first.
 
         In JSON `line` is its number among the lines that were read.
+
+        Args:
+            rows: the texts.
+            query: that they are to be relevant to.
+            top_k: how many lines to answer with; None: all.
+            options: those of `StreamLimits`.
+
+        Raises:
+            UsageError: there is no query.
         """
         if not query:
             raise UsageError(
@@ -231,7 +337,15 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
 
 
 def relevance(logits: Floats) -> Floats:
-    """The logit of "relevant", the second of two classes, in each row of logits, [rows]."""
+    """The logit of "relevant" in each row.
+
+    Args:
+        logits: [rows, 1], or [rows, 2] with "relevant" as the second class. Of two it is their
+            difference, whose sigmoid is the second class's probability by the softmax.
+
+    Returns:
+        [rows].
+    """
     if logits.shape[1] == 1:
         return logits[:, 0]
     # Its sigmoid is the second class's probability by the softmax.
@@ -240,7 +354,7 @@ def relevance(logits: Floats) -> Floats:
 
 
 def probabilities(logits: Floats) -> Floats:
-    """The probability of "relevant" in each row of logits, [rows]."""
+    """The probability of "relevant" in each row of logits [rows, 1 or 2]; [rows]."""
     return sigmoid(relevance(logits))
 
 
@@ -264,10 +378,14 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         return self.artifact.width
 
     def with_prompt(self, name: str | None) -> Embedder:
-        """The same model, all of whose texts begin with another prompt; None: the default one.
+        """The same opened model, all of whose texts begin with another prompt.
 
-        UsageError for a name that is not in `artifact.prompts`. Where it has no prompts for them,
-        those of `query` and `document` are empty.
+        Args:
+            name: in `artifact.prompts`, or `query` or `document`, which are empty where the model
+                has no prompts for them; None: the default one.
+
+        Raises:
+            UsageError: the model has no such prompt.
         """
         known = {"query": "", "document": ""} | dict(self.artifact.prompts)
         if name is not None and name not in known:
@@ -288,26 +406,58 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         return super().encode([*texts, *(pairs or ())])
 
     def embed(self, texts: Sequence[str], **limits: Unpack[BatchSizes]) -> Floats:
-        """Embeddings [rows, width] in the order of the texts; arguments and errors of `logits`."""
+        """Compute the embedding of each text.
+
+        Args:
+            texts: in any order of lengths; rows of similar length share a batch.
+            limits: how large batches may get, see `Classifier.logits`.
+
+        Returns:
+            [rows, width], in the order of the texts; pooled and normalized as by the model.
+
+        Raises:
+            UsageError: a number below 1, or one text in place of a list.
+        """
         return self.logits(texts, None, **limits)
 
     def similarities(
         self, texts: Sequence[str], pairs: Sequence[str], **limits: Unpack[BatchSizes]
     ) -> Floats:
-        """How similar the embeddings of each text and its pair are, [rows]; as `logits`."""
+        """How similar the embeddings of each text and its pair are.
+
+        Args:
+            texts: in any order of lengths.
+            pairs: one for each.
+            limits: how large batches may get, see `Classifier.logits`.
+
+        Returns:
+            [rows], by the model's own measure, see `compare`.
+
+        Raises:
+            UsageError: a number below 1, not as many pairs as texts, or one text in place of a
+                list.
+        """
         require_texts(texts, pairs)
         # In one list, so that rows of similar length share a batch on both sides.
         both = self.embed([*texts, *pairs], **limits)
         return self.compare(both[: len(texts)], both[len(texts) :])
 
     def compare(self, first: Floats, second: Floats) -> Floats:
-        """How similar each row of two arrays of embeddings [rows, width] is, as the model says."""
+        """How similar each row of two arrays of embeddings is, by the model's measure.
+
+        Args:
+            first: [rows, width].
+            second: [rows, width].
+
+        Returns:
+            [rows]; distances have a minus, so that more is always more similar.
+        """
         return similarities(self.artifact.similarity, first, second)
 
     def embed_stream(self, rows: Iterable[str], **limits: Unpack[StreamLimits]) -> Iterator[Floats]:
         """The embedding [width] of each row of a stream, zeros for one of white space alone.
 
-        All else as `Classifier.probabilities_stream`.
+        Arguments and errors are those of `Classifier.probabilities_stream`; rows are texts.
         """
         blank = np.zeros(self.width, dtype=np.float32)
         return self._stream(rows, self._texts_to(self.run), blank, **limits)
@@ -315,7 +465,13 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
     def answer_lines(
         self, rows: Iterable[Any], prompt: str | None = None, **options: Any
     ) -> Iterator[Line]:
-        """The numbers of each line's embedding, with tabs between them; `embedding` in JSON."""
+        """Answer each line with its embedding, tabs between the numbers; `embedding` in JSON.
+
+        Args:
+            rows: texts.
+            prompt: name of what they begin with, see `with_prompt`.
+            options: those of `StreamLimits`.
+        """
         for row in self.with_prompt(prompt).embed_stream(rows, **options):
             # As NumPy writes a float32: the digits that make it the same again.
             numbers = [float(str(number)) for number in row]
@@ -331,7 +487,16 @@ def cosines(first: Floats, second: Floats) -> Floats:
 
 
 def similarities(kind: str, first: Floats, second: Floats) -> Floats:
-    """How similar each row of two arrays [rows, width] is, [rows]: distances have a minus."""
+    """How similar each row of two arrays is.
+
+    Args:
+        kind: `cosine`, `dot`, `euclidean` or `manhattan`, as in sentence-transformers.
+        first: [rows, width].
+        second: [rows, width].
+
+    Returns:
+        [rows]; distances have a minus, so that more is always more similar.
+    """
     similarity: Floats = cosines(first, second)
     if kind == "dot":
         similarity = (first * second).sum(axis=1)

@@ -50,10 +50,15 @@ def open_session(
     captures: bool = False,
     plans: bool = True,
 ) -> InferenceSession:
-    """Open a graph on `device` with all of onnxruntime's optimizations but those named `without`.
+    """Open a graph on a device with all of onnxruntime's optimizations but those that are named.
 
-    Threads are those within an operation; `captures`: whether runs can be captured; `plans`:
-    whether attention may be cuDNN's on a GPU, which is planned for each new shape.
+    Args:
+        graph: an ONNX file.
+        device: `cpu` or `cuda`.
+        threads: within an operation; None leaves the choice to onnxruntime.
+        without: onnxruntime's names of the optimizations to leave out.
+        captures: whether runs can be captured as CUDA graphs.
+        plans: whether attention may be cuDNN's on a GPU, which is planned for each new shape.
 
     Raises:
         UsageError: an unknown device.
@@ -121,7 +126,7 @@ def _create(
 
 
 def _graph_errors() -> tuple[type[Exception], ...]:
-    """What onnxruntime raises because of a graph; the classes are in no public module."""
+    """The classes that onnxruntime raises because of a graph; they are in no public module."""
     state = import_onnxruntime().capi.onnxruntime_pybind11_state
     return (
         state.Fail, state.InvalidProtobuf, state.InvalidGraph, state.NotImplemented,
@@ -140,7 +145,18 @@ def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
 
 
 def try_device(device: str) -> str:
-    """Run a small graph on `device`: the provider that ran it; errors as `open_session`."""
+    """Run a small graph on a device.
+
+    Args:
+        device: `cpu` or `cuda`.
+
+    Returns:
+        The provider that ran it.
+
+    Raises:
+        UsageError: an unknown device.
+        EnvironmentProblem: onnxruntime is not installed, or the device is not usable.
+    """
     import_onnxruntime()
     from onnxruntime.datasets import get_example
 
@@ -151,7 +167,17 @@ def try_device(device: str) -> str:
 
 
 def choose_device(device: str, precisions: Sequence[str] = ()) -> Device:
-    """The device to run on: `auto` is `cuda` where that works, and the precisions run there."""
+    """Choose the device to run on.
+
+    Args:
+        device: `cpu` or `cuda`; `auto` is `cuda` where that works, and `cpu` elsewhere.
+        precisions: of the graphs to run; with one that only the CPU has kernels for, `auto` is
+            `cpu`.
+
+    Raises:
+        UsageError: an unknown device.
+        EnvironmentProblem: a device was named that is not usable.
+    """
     if device == "auto":
         device = "cpu"
         if not set(precisions) & set(CPU_ONLY):
@@ -190,9 +216,12 @@ def require_device(device: str) -> None:
 
 @cache
 def prepare_cuda() -> None:
-    """Load the libraries of CUDA, once per process; EnvironmentProblem without a driver.
+    """Load the libraries of CUDA, once per process.
 
     onnxruntime looks for those of Python packages beside itself, but its folder may be another.
+
+    Raises:
+        EnvironmentProblem: there is no NVIDIA driver.
     """
     # Without a driver onnxruntime would list missing libraries on stderr, and use the CPU.
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -220,7 +249,7 @@ def prepare_cuda() -> None:
 
 
 def run_failures() -> tuple[type[Exception], ...]:
-    """What a session may raise while it runs: because of its graph, or of its device."""
+    """The classes that a session may raise in a run: because of its graph or its device."""
     state = import_onnxruntime().capi.onnxruntime_pybind11_state
     # Runs with bound buffers raise Python's own RuntimeError for any of them.
     return (*_graph_errors(), state.RuntimeException, state.EPFail, RuntimeError)
@@ -228,7 +257,14 @@ def run_failures() -> tuple[type[Exception], ...]:
 
 @contextlib.contextmanager
 def run_errors(directory: Path) -> Iterator[None]:
-    """Raise InputError where a graph does not take what the tokenizer and `graphs.json` make."""
+    """Turn what a graph refuses while it runs into an error of the artifact.
+
+    Args:
+        directory: of the artifact.
+
+    Raises:
+        InputError: the graph does not take what the tokenizer and `graphs.json` make.
+    """
     try:
         yield
     except run_failures() as error:
@@ -244,7 +280,13 @@ def run_errors(directory: Path) -> Iterator[None]:
 def bind(
     session: InferenceSession, inputs: Mapping[str, OrtValue], outputs: Mapping[str, OrtValue | str]
 ) -> IOBinding:
-    """Bind values to read and to write; for the name of a device a run makes a value there."""
+    """Bind values to a session, so that runs copy nothing from or to Python.
+
+    Args:
+        session: the graph.
+        inputs: name -> the value to read.
+        outputs: name -> the value to write to, or the name of a device to make one on in a run.
+    """
     binding = session.io_binding()
     for name, value in inputs.items():
         binding.bind_ortvalue_input(name, value)
@@ -274,6 +316,7 @@ class _Turns:
         self._starting = Lock()
 
     def take(self, compute: Callable[[], Result]) -> Result:
+        """Compute in the thread and wait for the result; in the thread itself, at once."""
         if current_thread() is self._thread:
             return compute()
         with self._starting:
@@ -309,13 +352,13 @@ if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
 
 
 def in_turn(compute: Callable[..., Result], *arguments: Any) -> Result:
-    """What a function returns in the thread that captures; what it calls stays there."""
+    """Call a function in the thread that captures; what it calls stays there."""
     return _TURNS.take(partial(compute, *arguments))
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A shape that runs at once, and the bytes of its buffers."""
+    """A shape that runs as a captured graph, and the bytes of its buffers."""
 
     shape: tuple[int, ...]
     bytes: int
@@ -346,7 +389,18 @@ def numbered(graph: int) -> RunOptions:
 def capture(
     session: InferenceSession, binding: IOBinding, number: int, role: str, directory: Path
 ) -> int:
-    """Run what is bound, captured with that number; the number, `UNCAPTURED` if that failed."""
+    """Run what is bound, captured with a number.
+
+    Args:
+        session: the graph.
+        binding: its inputs and outputs.
+        number: a new one, from 1 on; or `UNCAPTURED`.
+        role: of the graph, for a warning.
+        directory: of the artifact, for a warning.
+
+    Returns:
+        The number; `UNCAPTURED` if capturing failed, with a warning.
+    """
     try:
         session.run_with_iobinding(binding, numbered(number))
     except run_failures() as error:
@@ -361,7 +415,17 @@ def capture(
 def open_to_capture(
     open_graph: Callable[[str, bool], InferenceSession], role: str, directory: Path, captures: bool
 ) -> tuple[InferenceSession, bool]:
-    """What `open_graph` opens by a role, and whether its runs can be captured, as it is told to."""
+    """Open a graph so that its runs can be captured; with a warning, as it is where that fails.
+
+    Args:
+        open_graph: opens the graph with a role, and so that its runs can be captured if told to.
+        role: of the graph.
+        directory: of the artifact, for the warning.
+        captures: whether to capture at all.
+
+    Returns:
+        The session, and whether its runs can be captured.
+    """
     if not captures:
         return open_graph(role, False), False
     try:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class OnnxRuntime(Engine):
-    """The engine that is always installed."""
+    """The engine that is always installed, and runs every artifact."""
 
     name = package = ONNXRUNTIME
     kinds = ("encoder", "encoder-decoder")
@@ -40,24 +40,34 @@ class OnnxRuntime(Engine):
 
     @classmethod
     def library(cls) -> Any:
+        """Import onnxruntime, which is in two packages: no extra can choose between them."""
         return import_onnxruntime()  # whose two packages an extra cannot choose between
 
     @classmethod
     def choose_device(cls, device: str, precisions: Any = ()) -> str:
+        """The CPU, or CUDA where that works."""
         return choose_device(device, precisions)
 
     @classmethod
     def default_precision(cls, artifact: Artifact) -> str:
+        """The artifact's default precision."""
         return artifact.default_precision
 
     @classmethod
     def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
+        """All precisions that were exported."""
         return list(artifact.precisions)
 
     @classmethod
     def precision(
         cls, directory: Path, artifact: Artifact, name: str | None, device: str = "cpu"
     ) -> str:
+        """Choose the precision to run; opening refuses one that is not in the artifact.
+
+        Raises:
+            UsageError: the device has no kernels for it.
+            EnvironmentProblem: the graphs are made for another device.
+        """
         chosen = name or artifact.default_precision
         if device == "cuda" and chosen in CPU_ONLY:
             raise UsageError(
@@ -88,6 +98,7 @@ class OnnxRuntime(Engine):
         return open_session(file, setup.device, setup.threads, without=without, **more)
 
     def encoder(self) -> LogitsModel:
+        """Open the graph `model`, or the graphs that are made for CUDA."""
         if self.setup.artifact.only_device(self.setup.precision) == "cuda":
             fused = FusedEncoder(self.session, self.setup)
             self.captured = fused.captured
@@ -103,6 +114,7 @@ class OnnxRuntime(Engine):
         return run
 
     def decoder(self) -> DecoderGraph:
+        """Open the graphs of the encoder and of a decoder's step."""
         setup = self.setup
         if LENGTHEN not in setup.artifact.precisions.get(setup.precision, ()):
             return DecoderGraph(self.session, setup)

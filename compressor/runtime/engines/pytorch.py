@@ -21,7 +21,7 @@ _COMPUTED = {BASE: "float32", "fp16": "float16"}  # the second on a GPU alone
 
 
 class PyTorch(Engine):
-    """A dense model as transformers opens it."""
+    """A dense model as transformers opens it, in float32, and in float16 on a GPU."""
 
     name = "pytorch"
     package = "torch"
@@ -37,6 +37,7 @@ class PyTorch(Engine):
 
     @classmethod
     def library(cls) -> Any:
+        """Import PyTorch; transformers must be there, too."""
         for package in ("transformers", cls.package):
             advice = f"install it with `pip install {package}`, or use another engine"
             library = import_package(package, f"the engine {cls.name} needs it; {advice}")
@@ -44,7 +45,7 @@ class PyTorch(Engine):
 
     @classmethod
     def describe(cls, has_gpu: bool) -> str:
-        """Also why it does not compute on the GPU."""
+        """Version and kinds of models, and why it does not compute on the GPU, if so."""
         said = super().describe(has_gpu)
         if not has_gpu or said.startswith("absent") or cls.library().cuda.is_available():
             return said
@@ -55,6 +56,7 @@ class PyTorch(Engine):
 
     @classmethod
     def choose_device(cls, device: str, precisions: Sequence[str] = ()) -> str:
+        """The CPU, or CUDA where PyTorch finds it, too."""
         chosen = choose_device(device, precisions)
         if chosen == "cuda" and not cls.library().cuda.is_available():
             if device == "auto":
@@ -68,13 +70,16 @@ class PyTorch(Engine):
 
     @classmethod
     def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
+        """Float32, and float16 where there is a GPU."""
         return list(_COMPUTED) if cls.library().cuda.is_available() else [BASE]
 
     @classmethod
     def measured(cls, directory: Path, artifact: Artifact, device: str) -> list[str]:
+        """Float16 on a GPU, float32 elsewhere."""
         return ["fp16"] if device == "cuda" else [BASE]
 
     def encoder(self) -> LogitsModel:
+        """Open the dense checkpoint of an encoder."""
         self._open()
 
         def run(batch: Batch) -> Floats:
@@ -86,11 +91,13 @@ class PyTorch(Engine):
         return run
 
     def translator(self) -> PyTorch:
+        """Open the dense checkpoint of an encoder-decoder, whose search is that of transformers."""
         self._open()
         self._model.generation_config.max_length = None  # the limit is a number of new tokens
         return self
 
     def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
+        """Generate the answers to one padded batch, see `TokenGenerator.generate`."""
         inputs = self._on_device(batch, ["input_ids", "attention_mask"])
         ends, limit = settings.eos_token_id, settings.limit
         options: dict[str, Any] = {"min_length": settings.min_length}
@@ -129,7 +136,7 @@ class PyTorch(Engine):
 
 
 class CompiledPyTorch(PyTorch):
-    """The same through `torch.compile`; `generate` of encoder-decoders gains little by it."""
+    """A dense model through `torch.compile`; `generate` of encoder-decoders gains little by it."""
 
     name = "pytorch-compiled"
     kinds = ("encoder",)
