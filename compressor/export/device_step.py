@@ -15,8 +15,8 @@ from compressor.export.fp16 import LOGITS
 from compressor.export.fused import fuse_norms
 from compressor.export.graph_edit import CONTRIBUTED, GraphEdit
 from compressor.export.translator_graphs import gather_graph, write_small_graph
-from compressor.runtime import device_decoder as buffers
-from compressor.runtime.decoder import BEST, CAPACITY
+from compressor.runtime import graph_names as buffers
+from compressor.runtime.graph_names import BEST, CAPACITY
 
 _FLOAT = TensorProto.FLOAT
 _INT32 = TensorProto.INT32

@@ -12,7 +12,7 @@ from onnx.numpy_helper import from_array, to_array
 
 from compressor.errors import InputError
 from compressor.export.graph_edit import readers_of, stored_array
-from compressor.runtime.device_decoder import HISTORY
+from compressor.runtime.graph_names import HISTORY
 
 LOGITS = "logits"
 _NORM = ("Pow", "ReduceMean", "Add", "Sqrt", "Reciprocal", "Mul")

@@ -20,7 +20,7 @@ from compressor.export.graphs import BATCH, PAST, SOURCE
 from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import OutputLayer, best_tokens, embedding_only
 from compressor.model.sublayers import Mask, Sublayer
-from compressor.runtime.decoder import ROWS, SELECT_CACHES, SELECT_PAST, selected
+from compressor.runtime.graph_names import ROWS, SELECT_CACHES, SELECT_PAST, selected
 
 _OPSET, _IR_VERSION = 13, 8  # of small graphs; Gather has not changed since opset 13
 

@@ -52,14 +52,12 @@ class Artifact:
     default_precision: str
     tokenizer: FileName
     max_source_tokens: int
-    truncation_side: Literal["right", "left"] = "right"  # where tokens of long texts are left out
+    truncation_side: Literal["right", "left"] = "right"
     pad_token_id: int
     inputs: list[Literal["input_ids", "attention_mask", "token_type_ids"]]
-    token_types: int | None = None  # that the graphs tell apart; None: any, which they do not read
-    labels: list[str] | None = None  # of classes, in the order of the logits
-    # Precision -> the engine that was the fastest in it on the CPU; None where one was measured.
+    token_types: int | None = None
+    labels: list[str] | None = None
     fastest_engines: Mapping[str, str] | None = None
-    # Precision -> the device that its graphs are made for, where they run on no other.
     made_for: Mapping[str, Literal["cuda"]] | None = None
 
     def only_device(self, precision: str) -> str | None:
@@ -113,7 +111,6 @@ class EncoderArtifact(Artifact):
         reads_one_token: whether the last layer computes only the token that the head reads.
     """
 
-    # Whether the last layer computes only the token that the head reads.
     reads_one_token: bool = False
 
     @property
@@ -142,7 +139,7 @@ class TaggingArtifact(ClassificationArtifact):
         unk_token_id: the unknown token; None: the tokenizer has none.
     """
 
-    unk_token_id: int | None = None  # None: the tokenizer has no unknown token
+    unk_token_id: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,9 +212,9 @@ class TranslationArtifact(Artifact):
     cross_heads: list[int]
     head_dim: int
     vocab_size: int
-    output_tokens: FileName | None = None  # those that the decoder scores; None: all
+    output_tokens: FileName | None = None
     generation: Generation
-    source_prefix: str = ""  # what every source begins with
+    source_prefix: str = ""
     languages: Languages | None = None
 
     @property

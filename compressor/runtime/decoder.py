@@ -10,34 +10,29 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from compressor.runtime.batching import Batch, Floats, require_right_padding
+from compressor.runtime.capture import open_to_capture
 from compressor.runtime.engines import Setup
+from compressor.runtime.graph_names import (
+    BEST,
+    CAPACITY,
+    ROWS,
+    SELECT_CACHES,
+    SELECT_PAST,
+    present,
+    selected,
+)
 from compressor.runtime.search import Decoder, Scores, Tokens
-from compressor.runtime.session import bind, open_to_capture, to_device
+from compressor.runtime.session import bind, to_device
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue
 
-BEST = "best"  # the graph's output with the token of the largest logit
-# Roles of the graphs that take rows of caches, and their input with the numbers of the rows.
-SELECT_PAST, SELECT_CACHES = "select_past", "select_caches"
-ROWS = "rows"
-CAPACITY = "capacity"  # name of the caches' length where the graph writes them in place
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 # Tokens that there is room for at first; then for 40, 72, 136, … (2 n - 8). With a multiple of 32
 # all heads' rows would fall into the same sets of the processor's cache: 5.3 ms a step, not 4.5.
 FIRST_LENGTH = 24
 
 Cache = Floats  # [rows, heads, length, head_dim]
-
-
-def selected(cache: str) -> str:
-    """The output of a graph that takes rows, for the cache of that name."""
-    return f"selected {cache}"
-
-
-def present(past: str) -> str:
-    """The output of the decoder with the next step's cache of that name."""
-    return past.replace("past", "present")
 
 
 class DecoderGraph:

@@ -17,43 +17,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.batching import Batch, require_right_padding
-from compressor.runtime.decoder import (
+from compressor.runtime.capture import UNCAPTURED, Captured, capture, numbered
+from compressor.runtime.decoder import FLOATS, DecoderGraph
+from compressor.runtime.engines import Setup
+from compressor.runtime.graph_names import (
+    ADDED,
     BEST,
-    FLOATS,
+    COUNT,
+    FILLED,
+    HISTORY,
+    LENGTHEN,
+    NORMALIZER,
+    ROOM,
     ROWS,
     SELECT_CACHES,
     SELECT_PAST,
-    DecoderGraph,
+    SLOTS,
+    TOP,
+    TOP_TOKENS,
+    TOP_VALUES,
+    after,
+    lengthened,
     present,
     selected,
+    source_mask,
 )
-from compressor.runtime.engines import Setup
 from compressor.runtime.search import Scores, Tokens
-from compressor.runtime.session import (
-    UNCAPTURED,
-    Captured,
-    bind,
-    capture,
-    numbered,
-    size_of,
-)
+from compressor.runtime.session import bind, size_of
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
 
-# Inputs of the step: masks of the sources, filled positions of each row, room in the caches,
-# what is added to the logits, and the tokens of all steps [rows, room + 1].
-SOURCE_MASK = "source_mask"
-FILLED = "filled"
-ROOM = "room"
-ADDED, HISTORY = "added", "history"
-# The small graphs beside it: longer caches, and the largest logits.
-LENGTHEN, SLOTS = "lengthen", "slots"
-TOP = "top"
-COUNT = "count"
-TOP_VALUES = "values"
-TOP_TOKENS = "tokens"
-NORMALIZER = "normalizer"
 
 # Sizes are powers of two from here on: few enough that each is captured once.
 LEAST_SOURCE, LEAST_ROOM = 16, 32
@@ -61,11 +55,6 @@ LEAST_SOURCE, LEAST_ROOM = 16, 32
 MOST_CAPTURED = 256
 # Buffers of batches that are done wait for others of their size, up to this much of them.
 MOST_KEPT_BYTES = 4 << 30
-
-
-def source_mask(heads: int) -> str:
-    """The input with the mask of the sources for cross-attention of so many heads."""
-    return f"{SOURCE_MASK}.{heads}"
 
 
 def mask_of(lengths: NDArray[np.int32], heads: int, source: int) -> NDArray[np.int32]:
@@ -84,16 +73,6 @@ def mask_of(lengths: NDArray[np.int32], heads: int, source: int) -> NDArray[np.i
     """
     rows = np.arange(len(lengths) + 1, dtype=np.int32)
     return np.concatenate([lengths, rows, rows * np.int32(heads * source)])
-
-
-def after(state: str) -> str:
-    """The output of a step with the next step's input of that name."""
-    return f"next_{state}"
-
-
-def lengthened(cache: str) -> str:
-    """The output of the graph `LENGTHEN` for the cache of that name."""
-    return f"longer {cache}"
 
 
 @dataclass
@@ -412,5 +391,5 @@ class DeviceDecoder:
 
 
 def _filled_up(array: NDArray[Any], rows: int) -> NDArray[Any]:
-    """As many rows as buffers have: further ones repeat the first; their outputs are ignored."""
+    """Fill up to as many rows as buffers have; further ones repeat the first, and are ignored."""
     return np.concatenate([array, np.repeat(array[:1], rows - len(array), axis=0)])

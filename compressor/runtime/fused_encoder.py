@@ -15,20 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.batching import Batch, Floats, require_right_padding
+from compressor.runtime.capture import UNCAPTURED, Captured, capture, numbered, open_to_capture
 from compressor.runtime.decoder import FLOATS
 from compressor.runtime.engines import Setup
-from compressor.runtime.session import (
-    UNCAPTURED,
-    Captured,
-    bind,
-    capture,
-    in_turn,
-    numbered,
-    open_to_capture,
-    run_errors,
-    size_of,
-    to_device,
-)
+from compressor.runtime.gpu_thread import in_turn
+from compressor.runtime.session import bind, run_errors, size_of, to_device
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions

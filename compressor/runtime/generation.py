@@ -38,7 +38,7 @@ class Generation:
     early_stopping: Literal[True, False, "never"] = False
     forced_bos_token_id: int | None = None
     forced_eos_token_id: list[int] | int | None = None
-    bad_words_ids: list[list[int]] = field(default_factory=list)  # of one token each
+    bad_words_ids: list[list[int]] = field(default_factory=list)
     suppress_tokens: list[int] = field(default_factory=list)
     no_repeat_ngram_size: int = 0
     renormalize_logits: bool = False
@@ -111,10 +111,10 @@ class Languages:
         starts: whether decoders start with the target's token; else it is forced to be the first.
     """
 
-    codes: Mapping[str, int]  # code of each language -> its token
-    source: str  # what it translates from; every source holds its token
+    codes: Mapping[str, int]
+    source: str
     target: str | None = None
-    starts: bool = False  # decoders start with the target's token; else it is forced to be first
+    starts: bool = False
 
     def token(self, option: str, code: str) -> int:
         """The token of a language.

@@ -18,10 +18,11 @@ from compressor.runtime.decoder import DecoderGraph
 from compressor.runtime.device_decoder import DeviceDecoder, DeviceGraph
 from compressor.runtime.device_search import greedy_on_device
 from compressor.runtime.generation import Generation, OutputTokens
+from compressor.runtime.gpu_thread import Result, in_turn
 from compressor.runtime.opening import open_output_tokens
 from compressor.runtime.runtime import BatchSizes, Line, Runtime, StreamLimits
 from compressor.runtime.search import Decoder, beam_search, greedy
-from compressor.runtime.session import Result, in_turn, run_errors
+from compressor.runtime.session import run_errors
 
 
 class Generator(Runtime[TranslationArtifact]):

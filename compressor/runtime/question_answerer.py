@@ -55,12 +55,12 @@ class Window:
         cut: whether the question lost tokens.
     """
 
-    ids: list[int]  # as `types` of all tokens
+    ids: list[int]
     types: list[int]
-    first: int  # number of the context's first token; its tokens follow one another
-    offsets: list[Span]  # characters in the context of each of its tokens
-    words: list[int | None]  # number of the word of each of them; None where there is none
-    cut: bool  # whether the question lost tokens
+    first: int
+    offsets: list[Span]
+    words: list[int | None]
+    cut: bool
 
     def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
         """The tokens of some characters of the context.

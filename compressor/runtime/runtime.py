@@ -23,9 +23,9 @@ from compressor.runtime.batching import (
     in_chunks,
     require_texts,
 )
+from compressor.runtime.capture import Captured
 from compressor.runtime.engines import Setup, choose_engine
 from compressor.runtime.opening import read_description, require_files
-from compressor.runtime.session import Captured
 from compressor.runtime.text import Encoded, TextsCut, TextTokenizer
 from compressor.storage.names import ONNXRUNTIME
 

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import io
-import os
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Lock, Thread, current_thread
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from compressor.errors import (
-    CompressWarning,
-    EnvironmentProblem,
-    InputError,
-    UsageError,
-    did_you_mean,
-)
+from compressor.errors import EnvironmentProblem, InputError, UsageError, did_you_mean
 from compressor.runtime.artifact import CPU_ONLY
+from compressor.runtime.gpu_thread import in_turn
 from compressor.runtime.opening import unusable
 from compressor.storage.names import ONNXRUNTIME
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
+    from onnxruntime import InferenceSession, IOBinding, OrtValue
 
-Result = TypeVar("Result")
 Device = Literal["cpu", "cuda"]
 PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -298,72 +285,6 @@ def bind(
     return binding
 
 
-# A captured CUDA graph is launched at once, not node by node. It reads and writes the same buffers
-# each time, stays until the session ends, and only the thread that captured it can replay it.
-# Capturing fails while another thread of the process uses the GPU, and what is replayed uses memory
-# that other runs may be given: sessions are opened, and batches of captured sessions run, in one
-# thread, in turn. What else uses the GPU in this process, PyTorch for example, is not held back.
-UNCAPTURED = -1  # number of runs that are neither captured nor replayed
-
-
-class _Turns:
-    """A thread that computes what others ask it for; it starts when it is needed first."""
-
-    def __init__(self) -> None:
-        self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        # Not a pool, which takes nothing more once the main thread has ended, though others go on.
-        self._thread = Thread(target=self._work, name="compress-captures", daemon=True)
-        self._starting = Lock()
-
-    def take(self, compute: Callable[[], Result]) -> Result:
-        """Compute in the thread and wait for the result; in the thread itself, at once."""
-        if current_thread() is self._thread:
-            return compute()
-        with self._starting:
-            if self._thread.ident is None:
-                self._thread.start()
-                atexit.register(self._end)
-        future: Future[Result] = Future()
-        self._asked.put((future, compute))
-        try:
-            return future.result()
-        finally:
-            future.cancel()  # where the wait was interrupted
-
-    def _work(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            future, compute = asked
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(compute())
-                except BaseException as error:  # noqa: BLE001
-                    future.set_exception(error)
-            del asked, future, compute  # what they hold
-
-    def _end(self) -> None:
-        """The GPU must not compute any more when the process takes its libraries down."""
-        self._asked.put(None)
-        self._thread.join()
-
-
-_TURNS = _Turns()
-if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
-    os.register_at_fork(after_in_child=lambda: globals().update(_TURNS=_Turns()))
-
-
-def in_turn(compute: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function in the thread that captures; what it calls stays there."""
-    return _TURNS.take(partial(compute, *arguments))
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A shape that runs as a captured graph, and the bytes of its buffers."""
-
-    shape: tuple[int, ...]
-    bytes: int
-
-
 def to_device(array: Any, device: str) -> OrtValue:
     """The array on a device; on a CPU both share their memory."""
     from onnxruntime import OrtValue
@@ -374,74 +295,3 @@ def to_device(array: Any, device: str) -> OrtValue:
 def size_of(buffers: Iterable[OrtValue]) -> int:
     """Bytes of buffers."""
     return sum(buffer.tensor_size_in_bytes() for buffer in buffers)
-
-
-def numbered(graph: int) -> RunOptions:
-    """Options of runs that are captured as, and replay, the graph with a number from 1 on."""
-    from onnxruntime import RunOptions
-
-    options = RunOptions()
-    # onnxruntime captures the first run with a new number; 0 is its own.
-    options.add_run_config_entry("gpu_graph_id", str(graph))
-    return options
-
-
-def capture(
-    session: InferenceSession, binding: IOBinding, number: int, role: str, directory: Path
-) -> int:
-    """Run what is bound, captured with a number.
-
-    Args:
-        session: the graph.
-        binding: its inputs and outputs.
-        number: a new one, from 1 on; or `UNCAPTURED`.
-        role: of the graph, for a warning.
-        directory: of the artifact, for a warning.
-
-    Returns:
-        The number; `UNCAPTURED` if capturing failed, with a warning.
-    """
-    try:
-        session.run_with_iobinding(binding, numbered(number))
-    except run_failures() as error:
-        if number == UNCAPTURED:
-            raise
-        warn_uncaptured(role, directory, str(error))
-        session.run_with_iobinding(binding, numbered(UNCAPTURED))
-        return UNCAPTURED
-    return number
-
-
-def open_to_capture(
-    open_graph: Callable[[str, bool], InferenceSession], role: str, directory: Path, captures: bool
-) -> tuple[InferenceSession, bool]:
-    """Open a graph so that its runs can be captured; with a warning, as it is where that fails.
-
-    Args:
-        open_graph: opens the graph with a role, and so that its runs can be captured if told to.
-        role: of the graph.
-        directory: of the artifact, for the warning.
-        captures: whether to capture at all.
-
-    Returns:
-        The session, and whether its runs can be captured.
-    """
-    if not captures:
-        return open_graph(role, False), False
-    try:
-        return open_graph(role, True), True
-    except InputError as error:
-        if "graph capture" not in str(error.__cause__):  # onnxruntime's words
-            raise
-        warn_uncaptured(role, directory, str(error.__cause__))
-        return open_graph(role, False), False
-
-
-def warn_uncaptured(role: str, directory: Path, reason: str) -> None:
-    """Warn that a session launches each node, since its graph cannot be captured here."""
-    warnings.warn(
-        f"onnxruntime cannot capture the {role} graph in {directory} "
-        f"({reason.splitlines()[0]:.200}), so small batches take longer than they could",
-        CompressWarning,
-        stacklevel=3,
-    )

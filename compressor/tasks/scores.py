@@ -133,7 +133,7 @@ class Reranking(ScoreTask):
         return config.num_labels in (1, 2) and not several
 
     def scores(self, logits: Any) -> Any:
-        from compressor.runtime.scores import relevance
+        from compressor.runtime.cross_encoder import relevance
 
         return relevance(logits)
 
@@ -174,7 +174,7 @@ class Reranking(ScoreTask):
         return [repr(x) for x in self.scores(runtime.logits(sources, pairs)).tolist()]
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
-        from compressor.runtime.scores import probabilities
+        from compressor.runtime.cross_encoder import probabilities
 
         difference = abs(probabilities(actual) - probabilities(expected))
         return (difference <= _SAME).tolist()

@@ -110,7 +110,7 @@ def test_threads_share_an_encoder(more: dict[str, Any], monkeypatch: pytest.Monk
 
 TURNS = """
 import os, threading, time
-from compressor.runtime.session import in_turn
+from compressor.runtime.gpu_thread import in_turn
 name = lambda: threading.current_thread().name
 assert in_turn(in_turn, name) == "compress-captures"
 if hasattr(os, "fork"):

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Protocol
 from compressor.errors import CompressError, EnvironmentProblem, UsageError, did_you_mean
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch, Floats
+from compressor.runtime.capture import Captured
 from compressor.runtime.generation import Generation
-from compressor.runtime.session import Captured, import_package, require_device
+from compressor.runtime.session import import_package, require_device
 from compressor.storage.names import AUTO, BASE, ONNXRUNTIME
 
 ENGINES = {

@@ -12,9 +12,10 @@ from compressor.errors import EnvironmentProblem, UsageError
 from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch, Floats
 from compressor.runtime.decoder import DecoderGraph
-from compressor.runtime.device_decoder import LENGTHEN, DeviceGraph
+from compressor.runtime.device_decoder import DeviceGraph
 from compressor.runtime.engines import Engine, LogitsModel, Setup
 from compressor.runtime.fused_encoder import FusedEncoder
+from compressor.runtime.graph_names import LENGTHEN
 from compressor.runtime.session import (
     PROVIDERS,
     choose_device,
