@@ -25,9 +25,16 @@ _TANH_GELU = {0.5: "Mul", 3.0: "Pow", 0.0447: "Mul", 0.7979: "Mul", 1.0: "Add"}
 
 
 def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
-    """The graph of an encoder for CUDA, in float32; None if its attention cannot be fused.
+    """Make the graph of an encoder for CUDA, in float32.
 
-    External data is in the directory. The embeddings' normalization stays a node of its own.
+    The embeddings' normalization stays a node of its own.
+
+    Args:
+        model: made by `encoder`; it stays as it is.
+        directory: of its external data.
+
+    Returns:
+        The graph; None if its attention cannot be fused.
     """
     edit = GraphEdit(model, directory)
     one = edit.constant("axis_1", [1])
@@ -143,11 +150,13 @@ def _has_one_query(edit: GraphEdit, softmax: NodeProto) -> bool:
 
 
 def _only(node: NodeProto | None) -> NodeProto:
+    """The node, which exists: this package wrote the graph."""
     assert node is not None
     return node
 
 
 def _is_mask(edit: GraphEdit, value: str) -> bool:
+    """Whether a value is made of the mask alone."""
     while value != MASK:
         node = edit.maker(value, *_MASKING)
         if node is None:
@@ -157,7 +166,11 @@ def _is_mask(edit: GraphEdit, value: str) -> bool:
 
 
 def _part(edit: GraphEdit, value: str) -> tuple[NodeProto, int, int, int]:
-    """The Split and the number of its output that is split into heads; heads, and their width."""
+    """Find how a query, key or value is split off.
+
+    Returns:
+        The `Split`, the number of its output, the number of heads, and their width.
+    """
     transpose = _only(edit.maker(value, "Transpose"))
     reshape = _only(edit.maker(transpose.input[0], "Reshape"))
     split = _only(edit.maker(reshape.input[0], "Split"))
@@ -283,7 +296,7 @@ def _linear(edit: GraphEdit, value: str) -> tuple[str, str] | None:
 
 
 def _fuse_tanh_gelu(edit: GraphEdit, tanh: NodeProto) -> None:
-    """x / 2 (1 + tanh(0.798 (x + 0.0447 x^3))), as transformers writes it out."""
+    """Fuse `x / 2 (1 + tanh(0.798 (x + 0.0447 x^3)))`, as transformers writes it out."""
     plus_one = edit.only_reader(tanh.output[0], "Add")
     product = edit.only_reader(plus_one.output[0], "Mul") if plus_one is not None else None
     if plus_one is None or product is None:

@@ -43,11 +43,13 @@ class _Unsupported(Exception):
 def write_tokenizer(
     tokenizer: PreTrainedTokenizerBase, path: Path, layout: str | None = None
 ) -> None:
-    """Write `tokenizer` to `path` so that the runtime encodes and decodes the same.
+    """Write a tokenizer so that the runtime encodes and decodes the same.
 
     With special tokens, not truncated; decoded as by `batch_decode(skip_special_tokens=True)`.
 
     Args:
+        tokenizer: of the checkpoint.
+        path: the file to write, a `tokenizer.json`.
         layout: of another program, which keeps the tokenizer's own files, for the model's task.
 
     Raises:

@@ -49,7 +49,7 @@ class TokenizerProbe:
     def of(
         cls, checkpoint: Checkpoint, texts: Sequence[str], pairs: Sequence[str] | None = None
     ) -> TokenizerProbe:
-        """For a checkpoint, with some of its rows."""
+        """Take a checkpoint's tokenizer, with some of its rows."""
         tokenizer, writes = checkpoint.tokenizer, checkpoint.entry.decoder is not None
         difficult = difficult_texts(tokenizer)
         firsts = [*difficult, *evenly_spread(texts, MOST_ROWS)]

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from compressor.export import ctranslate2, translator_graphs, verify, vocabulary
-from compressor.export.attention import CrossKeysValues, graph_attention
+from compressor.export.attention import graph_attention
+from compressor.export.decoder_attention import CrossKeysValues
 from compressor.export.device_step import keep_state, write_helpers
 from compressor.export.for_cuda import CudaForm
 from compressor.export.fused import fuse
@@ -45,6 +47,8 @@ _SEARCHED = 2  # rows of each batch to compare a search with beams on
 
 
 class TranslatorGraphs(TaskGraphs):
+    """The graphs of an encoder-decoder: encoder, step of the decoder, and what moves caches."""
+
     # The encoder's graph also computes the keys and values of the cross-attention.
     parts: ClassVar[Mapping[str, frozenset[str]]] = {
         "encoder": frozenset({"encoder_self", "cross", "encoder_ffn"}),
@@ -57,11 +61,13 @@ class TranslatorGraphs(TaskGraphs):
         "decoder": CudaForm(keep_state, write_helpers),
     }
 
+    @override
     def output_tokens(
         self, checkpoint: Checkpoint, seen: Collection[int] | None = None
     ) -> list[int] | None:
         return vocabulary.output_tokens(checkpoint, seen)
 
+    @override
     def write(
         self, network: Network, directory: Path, skip: Collection[str] = ()
     ) -> dict[str, str]:
@@ -81,6 +87,7 @@ class TranslatorGraphs(TaskGraphs):
         release(encoder.cross)
         return files | translator_graphs.export_cache_rows(network, directory)
 
+    @override
     def tensors(self, network: Network) -> Iterator[Tensor]:
         yield from super().tensors(network)
         layers, mask = network.checkpoint.layers, network.mask
@@ -90,6 +97,7 @@ class TranslatorGraphs(TaskGraphs):
             rows = network.model.get_decoder().embed_tokens.weight  # type: ignore[operator]
             yield from [tensor.clone() for tensor in (output.weight, output.bias, rows)]
 
+    @override
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         model = network.model
         tokens = network.tokens
@@ -109,6 +117,7 @@ class TranslatorGraphs(TaskGraphs):
         return data | languages.description(network.checkpoint.tokenizer, network.checkpoint.entry)
 
     @torch.no_grad()
+    @override
     def expect(self, model: nn.Module, directory: Path, batches: Batches) -> list[Expected]:
         """Greedy outputs, and logits [rows, steps, scored tokens] along them."""
         artifact = cast("TranslationArtifact", read_artifact(directory))
@@ -122,6 +131,7 @@ class TranslatorGraphs(TaskGraphs):
             expected.append(Expected(inputs, Spooled(np.stack(logits)), tokens))
         return expected
 
+    @override
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
         differences: list[float] = []
 
@@ -144,8 +154,9 @@ class TranslatorGraphs(TaskGraphs):
         return [verify.logit_check(differences), translations]
 
     @torch.no_grad()
+    @override
     def check_search(self, model: nn.Module, batches: Batches, runtime: Any) -> list[Check]:
-        """Of some rows what the model's own number of beams finds, as greedy tokens in `verify`."""
+        """Compare the answers of the model's own number of beams to some rows of each batch."""
         artifact: TranslationArtifact = runtime.artifact
         settings = artifact.generation
         tokens = runtime.tokens.ids.tolist()
@@ -165,6 +176,7 @@ class TranslatorGraphs(TaskGraphs):
             rows += len(found)
         return [verify.search_check(rows, settings.num_beams)]
 
+    @override
     def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
         differences: list[float] = []
         same: list[bool] = []
@@ -176,6 +188,7 @@ class TranslatorGraphs(TaskGraphs):
                 verify.require_fed_back(runtime, arrays)
         return Compared(differences, same, "greedy tokens")
 
+    @override
     def observe(
         self, directory: Path, artifact: TranslationArtifact, batches: Sequence[Mapping[str, Array]]
     ) -> list[Observed]:
@@ -207,12 +220,14 @@ class TranslatorGraphs(TaskGraphs):
                 state = {name: value[left] for name, value in state.items()}
         return [encoder, decoder]
 
+    @override
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
         if not self.task.engine(engine).folder:
             return False
         ctranslate2.write_translator(network, directory / CTRANSLATE2_DIRECTORY, BASE)
         return True
 
+    @override
     def add_engine(
         self, network: Network, directory: Path, engine: str, batches: Batches
     ) -> list[Check]:
@@ -223,10 +238,12 @@ class TranslatorGraphs(TaskGraphs):
             return ctranslate2.verify_search(network, opened, batches, engine)
         return self.export_layout(network, directory / CTRANSLATE2_DIRECTORY, BASE, batches)
 
+    @override
     def verify_engines(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
         made = directory / CTRANSLATE2_DIRECTORY
         return ctranslate2.verify_translator(network, made, batches) if made.exists() else []
 
+    @override
     def export_layout(
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
@@ -255,10 +272,11 @@ def _answer_in(row: list[int], artifact: TranslationArtifact) -> list[int]:
 def _along_greedy(
     expected: Sequence[Expected], runtime: Translator
 ) -> Iterator[tuple[Mapping[str, Array], Array, Array, Array, float]]:
-    """Both runtimes' logits along PyTorch's greedy outputs for each batch.
+    """Compute both runtimes' logits along PyTorch's greedy outputs for each batch.
 
-    Yields sources, tokens [rows, steps + 1] from the start token on, PyTorch's logits and the
-    runtime's [rows, steps, scored tokens], and their relative difference.
+    Yields:
+        Sources, tokens [rows, steps + 1] from the start token on, PyTorch's logits and the
+        runtime's [rows, steps, scored tokens], and their relative difference.
     """
     ends = [*runtime.end_ids, runtime.artifact.pad_token_id]
     for batch in expected:
