@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from compressor.errors import InputError
 from compressor.export.task_graphs import Batches, Network
@@ -218,7 +217,6 @@ class _Bart(_Form):
     activation, layers = "activation_function", "layers"
     projections = ("q_proj", "k_proj", "v_proj", "out_proj")
 
-    @override
     def options(self, encoder: Any) -> dict[str, Any]:
         """Options of the whole specification."""
         return {
@@ -226,7 +224,6 @@ class _Bart(_Form):
             "layernorm_embedding": hasattr(encoder, "layernorm_embedding"),
         }
 
-    @override
     def load(self, target: Any, part: Any, stack: str) -> None:
         """Write the "encoder" or "decoder" into its specification."""
         norms = ("layer_norm", "layernorm_embedding")
@@ -260,13 +257,13 @@ class _T5(_Form):
     projections = ("q", "k", "v", "o")
     attention: ClassVar[Mapping[str, bool]] = {BIAS_TABLE: True, "rms_norm": True}
 
-    @override
     def options(self, encoder: Any) -> dict[str, Any]:
+        """Options of the whole specification."""
         gated = bool(self.model.config.is_gated_act)  # type: ignore[union-attr]
         return {"pre_norm": True, "ffn_glu": gated, **self.attention}
 
-    @override
     def load(self, target: Any, part: Any, stack: str) -> None:
+        """Write the "encoder" or "decoder" into its specification."""
         blocks = []
         for i, block in enumerate(part.block):
             name, layers = f"{stack}_self.{i}", block.layer
