@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from compressor.request import sections
 from torch import nn
 
 from compressor.budgets.units import parse_floors, removal_path
@@ -27,7 +28,6 @@ from compressor.pipeline.recover import recover
 from compressor.pipeline.score import score
 from compressor.progress import Progress
 from compressor.recovery import RECOVERIES, Recovered
-from compressor.request import sections
 from compressor.storage.files import write_json
 from compressor.tasks import TASKS, Batch
 

@@ -10,7 +10,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.request.recipe import BenchRequest, EvaluateRequest
+from compressor.options.requests import BenchRequest, EvaluateRequest
 
 Artifacts = Annotated[
     list[Path],

@@ -12,8 +12,8 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import EnvironmentProblem
-from compressor.request.recipe import InspectRequest
-from compressor.request.sections import ModelSection
+from compressor.options.requests import InspectRequest
+from compressor.options.sections import ModelSection
 
 if TYPE_CHECKING:
     from compressor.pipeline.inspection import Inspection, PartFacts

@@ -10,7 +10,7 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import UsageError
-from compressor.request.recipe import GateRequest, ReportRequest, make_gate
+from compressor.options.requests import GateRequest, ReportRequest, make_gate
 
 
 @o.command(
@@ -28,6 +28,7 @@ def gate(
 
     A rule on what is measured is passed or failed when its whole confidence interval says so.
     """
+    from compressor.options.validate import gate_rules
     from compressor.report import (
         FORMATS,
         baseline,
@@ -39,7 +40,6 @@ def gate(
     )
     from compressor.report.schema import load_report
     from compressor.report.summary import gate_summary, gate_text
-    from compressor.request.validate import gate_rules
     from compressor.storage.files import require_directory, require_file, write_at_once
     from compressor.storage.outputs import update_manifest
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import compressor
+from compressor import example
 from compressor.commands import options as o
 from compressor.commands.console import console
+from compressor.options.requests import Recipe, make_recipe
 from compressor.parallel import accelerate_options, launch
-from compressor.request import example
-from compressor.request.recipe import Recipe, make_recipe
 
 # Shares of the multiply-adds that lose little without training; how much, the demo measures.
 CLASSIFIER_MACS = "0.3"
@@ -74,6 +74,7 @@ def demo(output: o.Output = Path("demo-out")) -> int:
 
 
 def demo_recipes() -> dict[str, Recipe]:
+    """The demo's runs: name of the case -> its recipe."""
     models = {
         "classifier": (*example.help_desk(), CLASSIFIER_MACS),
         "translator": (example.model(), example.calibration(), example.test(), TRANSLATOR_MACS),

@@ -10,7 +10,7 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import UsageError
-from compressor.request.recipe import ExportRequest, PruneRequest, ScoreRequest
+from compressor.options.requests import ExportRequest, PruneRequest, ScoreRequest
 
 if TYPE_CHECKING:
     from compressor.model.sublayers import Scores
@@ -30,9 +30,9 @@ def score(
     ],
 ) -> int:
     """Score every unit and write the scores, for `compress prune`; maybe compare methods."""
+    from compressor.options.validate import score_requests
     from compressor.pipeline.run import score_checkpoint
     from compressor.pipeline.score import is_scores_file, write_scores
-    from compressor.request.validate import score_requests
     from compressor.storage.files import require_file
     from compressor.study.compare_scores import (
         compare_scores,

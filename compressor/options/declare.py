@@ -39,6 +39,8 @@ def option(
     """A field with all that its flag and its help need.
 
     Args:
+        default: its value where it is not given; `...` for an option that must be.
+        help: what `--help` and docs/options.md say of it.
         name: of the option, where it differs from the field's.
         short: a second flag of one letter.
         only_with: the option that this one needs (`calibration`).
@@ -48,9 +50,13 @@ def option(
         bounds: as for `pydantic.Field` (`ge`, `gt`, `lt`, …).
     """
     extra: dict[str, Any] = {
-        "name": name, "short": short, "only_with": only_with, "selects": selects, "panel": panel,
+        "name": name,
+        "short": short,
+        "only_with": only_with,
+        "selects": selects,
+        "panel": panel,
         "first": first or selects or short is not None,
-    }  # fmt: skip
+    }
     return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
@@ -62,15 +68,17 @@ class Declared:
     field: str  # of the class that has it
     annotation: Any  # what checks its value
     info: FieldInfo
-    only_with: tuple[str, ...]  # conditions of which one must hold (`assemble.holds`)
+    only_with: tuple[str, ...]  # conditions of which one must hold (`assemble.condition_met`)
     panel: str  # heading in `--help`
 
     @property
     def selects(self) -> bool:
+        """Whether giving it chooses its class among several."""
         return bool(extra_of(self.info)["selects"])
 
     @property
     def flag(self) -> str:
+        """Its name on the command line: `--gate-epochs`."""
         return as_flag(self.name)
 
     @property
@@ -109,6 +117,7 @@ def declare(kind: type[Options], field: str, only_with: tuple[str, ...] = ()) ->
 
 
 def as_flag(name: str) -> str:
+    """The flag of an option: `--gate-epochs` for `gate_epochs`."""
     return f"--{name.replace('_', '-')}"
 
 

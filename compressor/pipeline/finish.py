@@ -17,6 +17,7 @@ from compressor.export.precision_names import BASE, ON_DEVICE
 from compressor.export.precisions import set_default
 from compressor.model.card import CARD, read_card
 from compressor.model.sublayers import renumbered
+from compressor.options.sections import Benchmark
 from compressor.pipeline.build import DENSE, delivered
 from compressor.pipeline.setup import RunSetup, source_of, source_of_text
 from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
@@ -29,7 +30,6 @@ from compressor.report.publish import (
     without_paths,
 )
 from compressor.report.schema import Report
-from compressor.request.sections import Benchmark
 from compressor.results import Comparison, QualitySearch, SpeedSearch, Throughput, Variant
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.steps import STATE, Steps

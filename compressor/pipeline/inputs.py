@@ -16,10 +16,10 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.languages import require_said, set_languages, set_prefix, text_codes
 from compressor.model.weights import count_parameters
 from compressor.options.bounds import MINIMUM_ROWS
+from compressor.options.sections import Columns, ModelSection
+from compressor.options.validate import check_options
 from compressor.progress import SILENT, Progress
 from compressor.report import phrases
-from compressor.request.sections import Columns, ModelSection
-from compressor.request.validate import check_options
 from compressor.runtime.engines.pytorch import PyTorch
 from compressor.runtime.session import choose_device
 from compressor.tasks import TASKS, Batch, Example, Rows, Task, require_task

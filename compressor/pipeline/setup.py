@@ -18,15 +18,15 @@ from compressor.export.source_text import cut_vocabulary, embedding_rows
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask, Sublayer, units_of
+from compressor.options.requests import Recipe
+from compressor.options.sections import Card, Gate
+from compressor.options.validate import check_model, gate_rules, texts_to_keep
 from compressor.parallel import launch
 from compressor.pipeline import inputs
 from compressor.pipeline.inspection import unit_costs
 from compressor.pipeline.recover import open_text, require_trainable
 from compressor.progress import Progress
 from compressor.recovery import earlier_artifact
-from compressor.request.recipe import Recipe
-from compressor.request.sections import Card, Gate
-from compressor.request.validate import check_model, gate_rules, texts_to_keep
 from compressor.results import Source
 from compressor.storage.hashes import fingerprint, sha256_of, sha256_of_text
 from compressor.storage.version import __version__

@@ -20,7 +20,9 @@ from compressor.importance import ScoringJob, ScoringMethod
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import KINDS, Mask, Scores, Sublayer, kind_of
+from compressor.options.sections import CalibrationData
 from compressor.options.table import opened
+from compressor.options.validate import check_options, require_rows
 from compressor.pipeline import inputs
 from compressor.pipeline.score import score
 from compressor.progress import SILENT, Progress
@@ -34,8 +36,6 @@ from compressor.report.table import (
     render_table,
     render_text,
 )
-from compressor.request.sections import CalibrationData
-from compressor.request.validate import check_options, require_rows
 from compressor.storage import staging
 from compressor.storage.files import require_directory, write_at_once, write_json
 from compressor.storage.version import __version__

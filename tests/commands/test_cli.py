@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import typer
 
+from compressor import example
 from compressor.commands import COMMANDS, application
 from compressor.commands import invoke as run
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.inspection import inspect_checkpoint
-from compressor.request import example
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.report_samples import translator_report

@@ -14,8 +14,8 @@ import compressor
 from compressor.commands import invoke as run
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Scores
-from compressor.request.recipe import make_gate, make_recipe
-from compressor.request.validate import resolve
+from compressor.options.requests import make_gate, make_recipe
+from compressor.options.validate import resolve
 from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises

@@ -21,8 +21,8 @@ from compressor.model.checkpoint import open_checkpoint, round_to, save_checkpoi
 from compressor.model.memory import free_bytes, release, trim_memory
 from compressor.model.surgery import prune, remove_units
 from compressor.model.weights import computed_weights
+from compressor.options.sections import ModelSection
 from compressor.pipeline.inputs import load
-from compressor.request.sections import ModelSection
 from tests.helpers import toy
 from tests.helpers.damaged_checkpoints import configure, rename
 from tests.helpers.errors import raises

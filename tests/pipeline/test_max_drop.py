@@ -16,10 +16,10 @@ from scipy.stats import norm
 
 from compressor.budgets import Choice
 from compressor.errors import InputError, UsageError
+from compressor.options.requests import Recipe
 from compressor.pipeline import search as searching
 from compressor.progress import SILENT
 from compressor.report.schema import load_report
-from compressor.request.recipe import Recipe
 from compressor.runtime import Translator
 from compressor.tasks import TASKS, Rows, split_rows
 from tests.helpers import toy

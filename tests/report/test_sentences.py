@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import shlex
 
+from compressor.options.requests import make_recipe
 from compressor.report import facts, render, sentences
 from compressor.report.page import render_card
 from compressor.report.schema import Report
-from compressor.request.recipe import make_recipe
 from compressor.results import Outcome
 from tests.helpers.report_samples import (
     changed,

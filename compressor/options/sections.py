@@ -25,6 +25,8 @@ CUDA_GRAPHS = option(
 
 
 class Access(Options):
+    """How a checkpoint is opened."""
+
     panel: ClassVar[str] = "Model and output"
 
     revision: str | None = option(None, help="Branch, tag or commit of a hub model.")
@@ -33,10 +35,13 @@ class Access(Options):
     verify: bool = VERIFY
 
     def access(self) -> dict[str, Any]:
+        """Arguments of `open_checkpoint`."""
         return {name: getattr(self, name) for name in Access.model_fields}
 
 
 class ModelSection(Access):
+    """The checkpoint, its task and its languages."""
+
     path: str = option(name="model", short="-m", help="Checkpoint: a local directory or a hub id.")
     task: str | None = TASK
     source_language: str | None = option(
@@ -53,6 +58,8 @@ class ModelSection(Access):
 
 
 class Columns(Options):
+    """The columns of a table of rows."""
+
     panel: ClassVar[str] = "Data"
 
     source_column: str | None = option(
@@ -80,10 +87,13 @@ class Columns(Options):
     )
 
     def columns(self) -> dict[str, Any]:
+        """The options by name, for `Task.read_rows`."""
         return {name: getattr(self, name) for name in Columns.model_fields}
 
 
 class CalibrationData(Columns):
+    """Calibration rows."""
+
     calibration: str | None = option(
         None,
         first=True,
@@ -96,6 +106,8 @@ class CalibrationData(Columns):
 
 
 class Data(CalibrationData):
+    """Calibration and test rows."""
+
     test: str | None = option(None, first=True, help="Rows to measure quality and speed on.")
     test_rows: Rows | None = option(
         None, first=True, only_with="test", help="Use only the first N, at least 8."
@@ -110,6 +122,8 @@ class TestData(Columns):
 
 
 class Export(Options):
+    """The graphs that are written."""
+
     panel: ClassVar[str] = "Export"
 
     precision: Annotated[list[str], BeforeValidator(split_precisions)] = option(
@@ -136,6 +150,8 @@ class Export(Options):
 
 
 class MetricSettings(Options):
+    """How metrics count."""
+
     panel: ClassVar[str] = "Measurement"
 
     bleu_tokenizer: str | None = option(
@@ -151,11 +167,15 @@ class MetricSettings(Options):
 
 
 class Evaluation(MetricSettings):
+    """How quality is measured."""
+
     num_beams: Beams | None = option(None, help="Beam width; the checkpoint's own by default.")
     resamples: Resamples = option(1000, help="Bootstrap resamples.")
 
 
 class RunEvaluation(Evaluation):
+    """How a run measures quality, and what its report shows of it."""
+
     samples: int = option(
         4,
         ge=0,
@@ -173,6 +193,8 @@ BatchSizes = Annotated[
 
 
 class Benchmark(Options):
+    """How throughput is measured."""
+
     panel: ClassVar[str] = "Measurement"
 
     batch_size: BatchSizes = option(
@@ -202,10 +224,13 @@ class Benchmark(Options):
 
     @property
     def sizes(self) -> str:
+        """The batch sizes, for messages."""
         return ", ".join(map(str, self.batch_size))
 
 
 class Builds(Options):
+    """The builds of artifacts that are evaluated or timed."""
+
     panel: ClassVar[str] = "Measurement"
 
     precision: list[str] | None = option(
@@ -235,6 +260,7 @@ class Card(Options):
     )
 
     def over(self, known: CardFacts) -> CardFacts:
+        """The facts of the checkpoint's card, with these instead where they are given."""
         if self.card_license is not None:
             known = replace(known, license=self.card_license, license_name=None, license_link=None)
         base = (self.card_base_model,) if self.card_base_model else known.base_model
@@ -245,6 +271,8 @@ Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
 class Gate(Options):
+    """The rules that a report must meet."""
+
     panel: ClassVar[str] = "Gate"
 
     max_metric_drop: Amounts = option([], help="A metric may fall by at most this, as in bleu=0.5.")
