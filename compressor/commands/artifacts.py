@@ -36,7 +36,7 @@ def evaluate(request: EvaluateRequest, artifacts: Artifacts) -> int:
         counted = facts.metric_style(next(iter(result.quality.metrics))).counted
         lines.append(f"{result.directory} ({how}): {metrics} ({result.quality.rows} {counted})")
         for x in result.comparisons:
-            low, high = x.interval
+            low, high = facts.interval_of(x, result.quality.rows)
             digits = facts.metric_style(x.metric).digits
             change = f"{x.difference:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
             lines.append(f"  {x.metric} {change}, p {numbers.p_value(x.p_value)}")
@@ -51,7 +51,7 @@ def evaluate(request: EvaluateRequest, artifacts: Artifacts) -> int:
 def bench(request: BenchRequest, artifacts: Artifacts) -> int:
     """Measure sentences and tokens per second, latency and memory across batch sizes."""
     from compressor.pipeline.compare_artifacts import bench_artifacts
-    from compressor.report.summary import bench_text
+    from compressor.report.terminal import bench_text
 
     throughput = bench_artifacts(artifacts, request, console)
     console.result(bench_text(throughput), throughput.model_dump())

@@ -1,6 +1,7 @@
-"""The report's data: what `report.json` holds, and all that the renderers read.
+"""The report's data: what `report.json` holds. `view.py` is what follows from it and is shown.
 
 Units are in the field names; ratios are pruned over dense where larger is better for pruned.
+Intervals of differences are the bootstrap's; what is shown and judged is `facts.interval_of`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -31,6 +32,9 @@ from compressor.results import (
 from compressor.storage.input_files import read_json, read_text
 from compressor.storage.manifest import require_unchanged
 from compressor.tasks import TASKS
+
+if TYPE_CHECKING:
+    from compressor.report.view import ReportView
 
 SCHEMA_VERSION = "2.3"
 
@@ -55,7 +59,16 @@ class Sample(ResultModel):
 
 
 class Report(ResultModel):
-    """All results of a run."""
+    """All results of a run, as it writes them, reads them back and returns them.
+
+    Attributes:
+        dense: The model as given, in float32.
+        variants: The smaller models, each in all precisions and engines, and dense in others.
+        throughput: All timings; None where nothing was timed.
+        gate: The outcome of every rule for every delivered variant.
+        search: How a budget of speed or quality was met; None for others.
+        changes: What changed since an earlier run, if `compress gate --baseline` compared the two.
+    """
 
     schema_version: str = SCHEMA_VERSION
     tool_version: str
@@ -96,6 +109,7 @@ class Report(ResultModel):
         return self
 
     def save(self, path: Path) -> None:
+        """Write the report as a `report.json`."""
         path.write_text(render_json(self), encoding="utf-8")
 
 
@@ -105,7 +119,14 @@ def render_json(report: Report) -> str:
 
 
 def load_report(path: Path, *, verify: bool = True) -> Report:
-    """Read a `report.json`; `verify` it against the manifest beside it, if there is one.
+    """Read a `report.json`.
+
+    Args:
+        path: The file.
+        verify: Whether to check it against the manifest beside it, if there is one.
+
+    Returns:
+        The report.
 
     Raises:
         InputError: not what the manifest lists, of another schema version, or not a report.
@@ -136,18 +157,28 @@ def load_report(path: Path, *, verify: bool = True) -> Report:
 
 @dataclass(frozen=True)
 class ReportFormat:
-    """A format that reports are written in."""
+    """A format that reports are written in.
+
+    Attributes:
+        file: The name of its file.
+        render: From the view of a report to the file's text. It formats and computes nothing.
+        start: A pattern of how its files begin; others are not replaced.
+        for_ci: Whether `compress gate --ci` writes it.
+    """
 
     file: str
-    render: Callable[[Report], str]
-    start: str  # pattern of how its files begin; others are not replaced
-    for_ci: bool = False  # whether `compress gate --ci` writes it
+    render: Callable[[ReportView], str]
+    start: str
+    for_ci: bool = False
 
     def is_own_file(self, path: Path) -> bool:
+        """Whether a file begins as those of this format do."""
         try:
             return re.match(self.start, read_text(path), re.DOTALL) is not None
         except (OSError, ValueError):
             return False
 
 
-JSON = ReportFormat("report.json", render_json, r'\s*\{\s*"schema_version":')
+JSON = ReportFormat(
+    "report.json", lambda view: render_json(view.report), r'\s*\{\s*"schema_version":'
+)

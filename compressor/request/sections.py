@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME, engines_to_export
 from compressor.export.precision_names import BASE, split_precisions
-from compressor.model.card import CardFacts
 from compressor.options.bounds import Amounts, BatchSize, Beams, Resamples, Rows, Threads, Tokens
 from compressor.options.declare import Options, option, split_commas
+from compressor.report.card_facts import CardFacts
 from compressor.results import Inconclusive
 
 TASK = option(

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from compressor.report import facts
+from compressor.report import gains
 from compressor.report.rules import MaxDropRule, MinSpeedupRule, Rule, parse_rules
 from compressor.report.schema import Report, Sample
 from compressor.results import (
@@ -254,7 +254,7 @@ def int8_report(p_value: float) -> Report:
         row.model_copy(
             update={"variant": made.name, "sentences_per_second": 2 * row.sentences_per_second}
         )
-        for row in facts.timings(report, base.name)
+        for row in gains.timings(report, base.name)
     ]  # fmt: skip
     timed = report.throughput.model_copy(update={"rows": [*report.throughput.rows, *rows]})
     variants = [*report.variants, made]
@@ -272,7 +272,7 @@ def with_dense_int8(report: Report) -> Report:
                 "sentences_per_second": 2.3 * row.sentences_per_second,
             }
         )
-        for row in facts.timings(report, "dense")
+        for row in gains.timings(report, "dense")
     ]  # fmt: skip
     (found, *_) = report.variants[0].comparisons
     worse = {"pruned": 34.1434, "difference": -0.07, "interval": (-0.284, 0.13), "p_value": 0.5}

@@ -9,7 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from compressor.report import facts, page, plots
+from compressor.report import facts, gains, page, plots
+from compressor.report.plot_series import plots as series
 from compressor.report.schema import Report
 from tests.helpers.report_samples import (
     BATCHES,
@@ -25,7 +26,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def drawn(name: str, report: Report):
     with plots.plot_style(name):
-        return plots.PLOTS[name](report)
+        return plots.PLOTS[name](series(report))
 
 
 def lines(axes) -> list[tuple[list[float], list[float]]]:
@@ -42,7 +43,7 @@ def test_quality_against_speed_has_a_panel_for_every_batch_size_and_dense_in_the
         assert ([0, 1], [34.2134, 34.2134]) in found  # and a line across
         for variant in report.variants:
             compared = facts.comparison(variant, "bleu")
-            (row,) = [r for r in facts.timings(report, variant.name) if r.batch_size == size]
+            (row,) = [r for r in gains.timings(report, variant.name) if r.batch_size == size]
             assert ([row.speedup], [compared.pruned]) in found
             ends = [compared.dense + end for end in compared.interval]
             assert ([row.speedup, row.speedup], ends) in found
@@ -88,6 +89,6 @@ def test_plots_bear_names_and_numbers_of_every_kind():
             row["speedup_interval"] = (math.nan, math.nan)
             row["macs_ratio"] = None
     start = "data:image/svg+xml;base64,"
-    for name, address in page.images(Report.model_validate(data)).items():
+    for name, address in page.images(series(Report.model_validate(data))).items():
         root = ElementTree.fromstring(base64.b64decode(address.removeprefix(start)))
         assert "$hidden$" in [element.text for element in root.iter(f"{SVG}text")], name
