@@ -7,6 +7,7 @@ from Python. `compressor.options.assemble` joins the fields of a command's class
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -34,6 +35,7 @@ def option(
     selects: bool = False,
     panel: str | None = None,
     first: bool = False,
+    files: bool = False,
     **bounds: Any,
 ) -> Any:
     """A field with all that its flag and its help need.
@@ -45,11 +47,12 @@ def option(
         selects: giving it chooses its class among several (`assemble.Chosen`).
         panel: heading in `--help`, where it differs from its class's.
         first: it stands at the top of its panel, as those with `short` or `selects` do.
+        files: its value is a path, or two with a comma between them.
         bounds: as for `pydantic.Field` (`ge`, `gt`, `lt`, …).
     """
     extra: dict[str, Any] = {
         "name": name, "short": short, "only_with": only_with, "selects": selects, "panel": panel,
-        "first": first or selects or short is not None,
+        "first": first or selects or short is not None, "files": files,
     }  # fmt: skip
     return Field(default, description=help, json_schema_extra=extra, **bounds)
 
@@ -68,6 +71,11 @@ class Declared:
     @property
     def selects(self) -> bool:
         return bool(extra_of(self.info)["selects"])
+
+    def portable(self, value: Any) -> Any:
+        """A value that means the same from every directory: files that are there by whole paths."""
+        is_path = extra_of(self.info)["files"] and isinstance(value, str)
+        return whole_paths(value) if is_path else value
 
     @property
     def flag(self) -> str:
@@ -106,6 +114,16 @@ def declare(kind: type[Options], field: str, only_with: tuple[str, ...] = ()) ->
         annotation = Annotated[(annotation, *info.metadata)]
     name, conditions = extra["name"] or field, () if extra["selects"] else only_with
     return Declared(name, field, annotation, info, conditions, extra["panel"] or panel)
+
+
+def whole_paths(text: str) -> str:
+    """A path, or two with a comma between them, as absolute ones; other texts as they are."""
+    if Path(text).exists():
+        return os.path.abspath(text)
+    for at, character in enumerate(text):
+        if character == "," and Path(text[:at]).exists() and Path(text[at + 1 :]).exists():
+            return f"{os.path.abspath(text[:at])},{os.path.abspath(text[at + 1 :])}"
+    return text
 
 
 def as_flag(name: str) -> str:

@@ -45,7 +45,8 @@ def _lead(report: Report, variant: Variant) -> str:
         return variant.name
     if set(judged) == {"worse"}:
         return (
-            f"All {len(judged)} variants are significantly worse than dense; the mildest, "
+            f"{'Both' if len(judged) == 2 else f'All {len(judged)}'} variants are significantly "
+            "worse than dense; the mildest, "
             f"{variant.name},"
         )
     why = ""
@@ -139,10 +140,12 @@ def over_fastest_dense(report: Report, headline: Headline) -> str:
     made = [gain for gain in headline.over_fastest if math.isfinite(gain.ratio)]
     if not made:
         return ""
-    dense = {gain.batch_size: _how(report, gain.dense) for gain in made}
-    which = next(iter(dense.values()))
-    if len(set(dense.values())) > 1:
-        which = ", ".join(f"{how} at batch {size}" for size, how in dense.items())
+    sizes: dict[str, list[str]] = {}
+    for gain in made:
+        sizes.setdefault(_how(report, gain.dense), []).append(str(gain.batch_size))
+    which = next(iter(sizes))
+    if len(sizes) > 1:
+        which = join([f"{how} at batch {join(batches)}" for how, batches in sizes.items()])
     names = list(dict.fromkeys(gain.build for gain in made))
     others = "" if names == [headline.build.name] else f", by {join(names)}"
     times = numbers.span([gain.ratio for gain in made])

@@ -20,6 +20,7 @@ from compressor.results import (
     Timing,
     Variant,
 )
+from tests.helpers.metrics import classified, compare
 
 KINDS = ("encoder_self", "decoder_self", "cross")
 HOSTILE = "<script>alert(1)</script>\"'&amp;|`*_$x$_*`](http://example.invalid)"
@@ -174,6 +175,18 @@ def classifier_report() -> Report:
         dense=base, variants=[pruned], throughput=None, hardware={"cpu": "Example CPU"},
         versions={"python": "3.12.1"},
     )  # fmt: skip
+
+
+def accuracy_report(lost: int, won: int, rows: int) -> Report:
+    """A classifier: `lost` rows only the dense model has right, `won` only the pruned one."""
+    (found,) = (
+        x for x in compare("classification", *classified(lost, won, rows)) if x.metric == "accuracy"
+    )
+    data = classifier_report().model_dump()
+    for model, value in ((data["dense"], found.dense), (data["variants"][0], found.pruned)):
+        model["quality"] = {"metrics": {"accuracy": value}, "signatures": {}, "rows": rows}
+    data["variants"][0]["comparisons"] = [found.model_dump()]
+    return Report.model_validate(data)
 
 
 # variant -> neurons kept in encoder's and decoder's parts (of 64 each), share of multiply-adds

@@ -15,11 +15,11 @@ from compressor.evaluation import rows_to_settle
 from compressor.report import numbers, sentences
 from compressor.report.rules import MaxDropRule, MinSpeedupRule, check
 from compressor.report.schema import Report, render_json
-from tests.evaluation.test_significance import ALPHA, classified, score_statistic
+from tests.evaluation.test_significance import ALPHA, score_statistic
 from tests.helpers.command_line import invoke as invoked
 from tests.helpers.errors import raises
-from tests.helpers.metrics import compare
 from tests.helpers.report_samples import (
+    accuracy_report,
     changed,
     classifier_report,
     mixed_report,
@@ -92,18 +92,6 @@ def test_not_a_number_never_passes():
         assert check(translator_report(), [rule])[0].met
         outcome = check(of_translator(*path, to=math.nan), [rule], "pass")[0]
         assert (outcome.verdict, outcome.met) == ("failed", False)
-
-
-def accuracy_report(lost: int, won: int, rows: int) -> Report:
-    """A classifier: `lost` rows only the dense model has right, `won` only the pruned one."""
-    (found,) = (
-        x for x in compare("classification", *classified(lost, won, rows)) if x.metric == "accuracy"
-    )
-    data = classifier_report().model_dump()
-    for model, value in ((data["dense"], found.dense), (data["variants"][0], found.pruned)):
-        model["quality"] = {"metrics": {"accuracy": value}, "signatures": {}, "rows": rows}
-    data["variants"][0]["comparisons"] = [found.model_dump()]
-    return Report.model_validate(data)
 
 
 def outcome_of(report: Report, rule: str):

@@ -5,16 +5,24 @@ from __future__ import annotations
 import math
 import shlex
 
+import pytest
+
 from compressor.report import facts, render
+from compressor.report.baseline import compare
 from compressor.report.build_view import build_view
 from compressor.report.card import render_card
+from compressor.report.rules import check
 from compressor.report.schema import Report
+from compressor.report.terminal import short_table, summary
 from compressor.request.recipe import make_recipe
 from compressor.results import Outcome
 from tests.helpers.report_samples import (
+    accuracy_report,
     changed,
     classifier_report,
+    int8_report,
     mixed_report,
+    rules,
     translator_report,
     with_dense_int8,
     with_timing,
@@ -52,6 +60,64 @@ def test_speed_size_and_quality_with_what_the_intervals_allow():
         f"{start}; over the fastest dense build here (int8): 0.4 to 0.5 times{alone}is 2.3 times "
         "as fast and 4.0 times smaller at a loss of 0.07 BLEU (difference [-0.28, +0.13])."
     )
+
+
+def test_the_gain_over_the_fastest_dense_build_is_that_of_the_rates():
+    """And is told of the model's fastest build that keeps the quality, which has its name."""
+    report = one_model(with_dense_int8(int8_report(0.3)))
+    dense = [v for v in with_dense_int8(int8_report(0.3)).variants if v.family == "dense"]
+    report = report.model_copy(update={"variants": [*report.variants, *dense]})
+    rates = {(x.variant, x.batch_size): x.sentences_per_second for x in report.throughput.rows}
+    gains = [rates["heads-50-int8", n] / rates["dense-int8", n] for n in (1, 8, 32, 64)]
+    times = f"{min(gains):.2f} to {max(gains):.2f} times, by heads-50-int8"
+    text = build_view(report).conclusion
+    assert f"; over the fastest dense build here (int8): {times}; dense int8 alone" in text
+    # At one batch size the dense model in float32 is faster than in int8.
+    slow = with_timing(report, "dense-int8", 1, sentences_per_second=1.0)
+    which = "(fp32 at batch 1 and int8 at batch 8, 32 and 64)"
+    assert which in build_view(slow).conclusion
+    # A build that loses quality does not count.
+    lossy = one_model(int8_report(0.001))
+    lossy = lossy.model_copy(update={"variants": [*lossy.variants, *dense]})
+    timed = {"throughput": report.throughput}
+    assert "by heads-50-int8" not in build_view(lossy.model_copy(update=timed)).conclusion
+
+
+def test_few_rows_are_said_to_be_few_wherever_a_difference_is_judged():
+    """150 rows, of which 12 were lost and 8 won: Tango's interval reaches over 6 points."""
+    few, many = accuracy_report(12, 8, 150), accuracy_report(12, 8, 1500)
+    assert not build_view(many).few_rows
+    view = build_view(few)
+    low, high = view.headline.build.difference.interval
+    assert high - low > 2
+    assert view.few_rows == (
+        f"150 test rows are few: the interval of the difference in accuracy is [{low:+.2f}, "
+        f"{high:+.2f}], so a loss of {-low:.2f} is not ruled out.",
+    )
+    for text in (render(few, "markdown"), render(few, "comment"), render_card(few, "half")):
+        assert "no significant difference (few rows)" in text
+        assert "150 test rows are few" in text
+    assert "few rows" not in render(many, "comment")
+    for report, is_said in ((few, True), (many, False)):
+        (outcome,), (change, *_) = compare(report, report)
+        assert change.note.endswith("few rows") is is_said
+        assert outcome.message.endswith("few rows") is is_said
+
+
+def test_a_difference_has_one_interval_in_report_and_gate():
+    report = accuracy_report(60, 10, 1000)
+    (outcome,) = check(report, rules(["accuracy=1"]))
+    low, high = (-end for end in reversed(outcome.interval))
+    shown = f"[{low:+.2f}, {high:+.2f}]"
+    bootstrap = report.variants[0].comparisons[0].interval
+    assert (low, high) != pytest.approx(bootstrap, abs=5e-3)
+    view = build_view(report)
+    assert (view.headline.build.difference.interval) == pytest.approx((low, high))
+    texts = [view.conclusion, short_table(view), render(report, "badge")]
+    for text in [*texts, render(report, "markdown"), render_card(report, "half")]:
+        assert shown in text
+    (compared,) = summary(view)["variants"][0]["comparisons"].values()
+    assert compared["interval"] == pytest.approx([low, high])
 
 
 def test_an_interval_that_reaches_below_one_is_no_gain():
