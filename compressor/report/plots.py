@@ -218,7 +218,7 @@ def _draw_units(axes: Axes, panel: UnitsPanel) -> None:
             axes.barh(layer, units.kept, color=COLORS[0])
     axes.set_yticks(range(len(panel.layers)), list(panel.layers))
     axes.tick_params(labelsize=7, length=0)
-    axes.margins(y=0.1)
+    axes.margins(x=0.08, y=0.1)
     axes.invert_yaxis()
     axes.grid(visible=False)
     axes.set_title(panel.title, loc="left", fontsize=7)
@@ -278,6 +278,8 @@ def page_svg(figure: Figure) -> str:
 
     The page shows it as a picture, which knows the reader's preference but no rule of the page.
     """
+    for axes in figure.axes:
+        axes.patch.set_visible(False)
     svg = io.StringIO()
     figure.savefig(svg, format="svg", facecolor="none", metadata={"Date": None})
     rules = "".join(

@@ -7,6 +7,7 @@ import itertools
 import math
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from compressor.report import facts, gains, page, plots
@@ -57,6 +58,21 @@ def test_one_wide_interval_does_not_squash_the_others():
     before = drawn("quality", report).axes[0].get_xlim()
     report = with_timing(report, "heads-50", 8, speedup=1.04, speedup_interval=(0.1, 30.0))
     assert drawn("quality", report).axes[0].get_xlim() == pytest.approx(before, abs=0.4)
+
+
+@pytest.mark.parametrize("make", [translator_report, mixed_report, lambda: int8_report(0.3)])
+def test_no_point_is_on_the_edge_of_a_plot(make):
+    for name in plots.PLOTS:
+        for axes in drawn(name, make()).axes:
+            box = axes.transData.transform
+            (left, bottom), (right, top) = box(np.transpose([axes.get_xlim(), axes.get_ylim()]))
+            bottom, top = sorted((bottom, top))
+            for line in axes.lines:
+                if line.get_marker() in (None, "None", ""):
+                    continue
+                for x, y in box(np.transpose(line.get_data())):
+                    assert left + 4 < x < right - 4, name
+                    assert bottom + 4 < y < top - 4, name
 
 
 def test_units_are_squares_crosses_and_bars_for_every_model_and_kind():
