@@ -11,12 +11,13 @@ from compressor.storage.files import require_file, write_at_once
 from compressor.storage.outputs import update_manifest
 
 if TYPE_CHECKING:
-    from compressor.report.schema import Report, ReportFormat
+    from compressor.report.formats import ReportFormat
+    from compressor.report.schema import Report
 
 FORMATS: Table[ReportFormat] = Table(
     "report format",
     {
-        "json": "compressor.report.schema:JSON",
+        "json": "compressor.report.formats:JSON",
         "markdown": "compressor.report.page:MARKDOWN",
         "html": "compressor.report.page:HTML",
         "junit": "compressor.report.ci_files:JUNIT",

@@ -16,8 +16,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from compressor.report import facts, gains, numbers
+from compressor.report.formats import ReportFormat
 from compressor.report.rules import MinSpeedupRule
-from compressor.report.schema import Report, ReportFormat
+from compressor.report.schema import Report
 from compressor.report.sentences import speedup
 from compressor.report.table import escape, escape_line, table_block
 from compressor.report.tables import tables

@@ -10,10 +10,11 @@ from pathlib import Path
 from compressor.evaluation import METRICS
 from compressor.recovery import RECOVERIES
 from compressor.report import baseline, facts
+from compressor.report.formats import JSON
 from compressor.report.gains import pays, timings, with_speedup
 from compressor.report.rule import Rule
 from compressor.report.rules import MaxDropRule, MaxMacsRule, MinSpeedupRule, check
-from compressor.report.schema import JSON, Report
+from compressor.report.schema import Report
 from compressor.report.view import NextStep
 from compressor.results import Outcome, Timing, Variant
 

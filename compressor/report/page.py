@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from compressor.report import numbers, plots, table, tables
-from compressor.report.schema import ReportFormat
+from compressor.report.formats import ReportFormat
 from compressor.report.view import Plots, ReportView
 
 

@@ -6,11 +6,8 @@ Intervals of differences are the bootstrap's; what is shown and judged is `facts
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -29,12 +26,9 @@ from compressor.results import (
     Variant,
     Whole,
 )
-from compressor.storage.input_files import read_json, read_text
+from compressor.storage.input_files import read_json
 from compressor.storage.manifest import require_unchanged
 from compressor.tasks import TASKS
-
-if TYPE_CHECKING:
-    from compressor.report.view import ReportView
 
 SCHEMA_VERSION = "2.3"
 
@@ -153,32 +147,3 @@ def load_report(path: Path, *, verify: bool = True) -> Report:
             f"{path} is not a valid report: {reason}; give the report.json of a run",
             id="report-invalid",
         ) from error
-
-
-@dataclass(frozen=True)
-class ReportFormat:
-    """A format that reports are written in.
-
-    Attributes:
-        file: The name of its file.
-        render: From the view of a report to the file's text. It formats and computes nothing.
-        start: A pattern of how its files begin; others are not replaced.
-        for_ci: Whether `compress gate --ci` writes it.
-    """
-
-    file: str
-    render: Callable[[ReportView], str]
-    start: str
-    for_ci: bool = False
-
-    def is_own_file(self, path: Path) -> bool:
-        """Whether a file begins as those of this format do."""
-        try:
-            return re.match(self.start, read_text(path), re.DOTALL) is not None
-        except (OSError, ValueError):
-            return False
-
-
-JSON = ReportFormat(
-    "report.json", lambda view: render_json(view.report), r'\s*\{\s*"schema_version":'
-)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compressor.report import facts, numbers
-from compressor.report.table import ReportTable, Result, make_table
+from compressor.report.table import ReportTable, ResultCell, make_table
 from compressor.report.view import CandidateRow, SearchSection
 from compressor.results import CostTable
 
@@ -34,7 +34,7 @@ def _candidate(row: CandidateRow, number: int) -> tuple[str, ...]:
         style.interval(row.interval),
         style.difference(candidate.bound),
         "held out" if row.held_out else "searched",
-        Result(row.result, _TONES.get(row.result, "")),
+        ResultCell(row.result, _TONES.get(row.result, "")),
     )
 
 
@@ -47,7 +47,7 @@ def _choices(search: SearchSection) -> list[ReportTable]:
             choice.kept,
             numbers.fixed(choice.predicted, 3),
             numbers.ratio(choice.speedup, choice.speedup_interval),
-            Result("reached", "good") if choice.met else Result("missed", "bad"),
+            ResultCell("reached", "good") if choice.met else ResultCell("missed", "bad"),
         )
         for number, choice in enumerate(search.tries, 1)
     ]
@@ -56,7 +56,7 @@ def _choices(search: SearchSection) -> list[ReportTable]:
             ", ".join(choice.layers) or "none",
             choice.kept or numbers.ABSENT,
             numbers.fixed(choice.speedup, 3),
-            Result("missed", "bad")
+            ResultCell("missed", "bad")
             if choice.divergence is None
             else numbers.fixed(choice.divergence, 4),
         )

@@ -26,7 +26,7 @@ class Column:
     numeric: bool = True
 
 
-class Result(str):
+class ResultCell(str):
     """A cell that says how something turned out, with its tone: `good`, `bad` or none."""
 
     tone: str
@@ -95,7 +95,7 @@ def without_column(table: ReportTable, title: str) -> ReportTable:
 def columns(text: str, *numeric: str) -> tuple[Column, ...]:
     """Columns by their titles: `text` separated by commas, then numeric ones.
 
-    A title after `>` in `text` is numeric, too: `Model, >Score, Result`.
+    A title after `>` in `text` is numeric, too: `Model, >Score, ResultCell`.
     """
     titles = text.split(", ")
     mixed = tuple(Column(title.removeprefix(">"), title.startswith(">")) for title in titles)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from compressor.report import facts, numbers, search_tables
 from compressor.report.gains import FastestGain, Gain
 from compressor.report.sentences import outcome_result, speedup
-from compressor.report.table import Column, ReportTable, Result, make_table, without_column
+from compressor.report.table import Column, ReportTable, ResultCell, make_table, without_column
 from compressor.report.view import (
     BuildSummary,
     Difference,
@@ -33,11 +33,11 @@ _FASTER: dict[Gain, str] = {
     "slower": ", slower",
     "unknown": ", not usable",
 }
-_PAYS: dict[Gain, Result] = {
-    "faster": Result("pays", "good"),
-    "same": Result("does not pay"),
-    "slower": Result("slower than dense", "bad"),
-    "unknown": Result("not usable"),
+_PAYS: dict[Gain, ResultCell] = {
+    "faster": ResultCell("pays", "good"),
+    "same": ResultCell("does not pay"),
+    "slower": ResultCell("slower than dense", "bad"),
+    "unknown": ResultCell("not usable"),
 }
 _TONES: dict[facts.Judgment, str] = {"worse": "bad", "better": "good"}
 
@@ -100,11 +100,11 @@ def _judged(difference: Difference | None) -> str:
     return numbers.ABSENT if difference is None else f"{difference.text}, {_judgment(difference)}"
 
 
-def _judgment(difference: Difference) -> Result:
+def _judgment(difference: Difference) -> ResultCell:
     """What the difference shows, and whether few rows were there to show it."""
     few = " (few rows)" if difference.has_few_rows else ""
     words = facts.JUDGMENT_WORDS[difference.judgment]
-    return Result(f"{words}{few}", _TONES.get(difference.judgment, ""))
+    return ResultCell(f"{words}{few}", _TONES.get(difference.judgment, ""))
 
 
 def _latency(build: BuildSummary, batch: int) -> str:
@@ -152,7 +152,7 @@ def samples(answers: SampleAnswers) -> ReportTable:
 def gate(outcomes: Sequence[Outcome]) -> ReportTable:
     """Every rule for every variant."""
     rows = [
-        (x.variant, x.rule, Result(outcome_result(x), _tone_of(x)), x.message) for x in outcomes
+        (x.variant, x.rule, ResultCell(outcome_result(x), _tone_of(x)), x.message) for x in outcomes
     ]
     return make_table("gate", rows)
 
@@ -175,7 +175,7 @@ def baseline(view: ReportView) -> ReportTable:
         bounds = "" if change.interval is None else numbers.interval(change.interval, 3)
         result = words[change.judgment] + (f" ({change.note})" if change.note else "")
         tone = _TONES.get(change.judgment, "") if change.interval else ""
-        rows.append((change.variant, change.what, *values, bounds, Result(result, tone)))
+        rows.append((change.variant, change.what, *values, bounds, ResultCell(result, tone)))
     return make_table("baseline", rows)
 
 
@@ -286,6 +286,6 @@ def checks(view: ReportView) -> ReportTable:
     for row in view.checks:
         check = row.check
         values = f"{check.largest_difference:.2e}", f"{check.tolerance:.1e}"
-        result = Result("within", "good") if check.is_met else Result("EXCEEDED", "bad")
+        result = ResultCell("within", "good") if check.is_met else ResultCell("EXCEEDED", "bad")
         rows.append((row.build, check.name, *values, result, check.detail))
     return make_table("checks", rows)
