@@ -24,7 +24,18 @@ def evaluate(request: EvaluateRequest, artifacts: Artifacts) -> int:
     from compressor.pipeline.compare_artifacts import evaluate_artifacts
     from compressor.report import facts, numbers
 
-    results = evaluate_artifacts(artifacts, request, console)
+    results = [
+        result.model_copy(
+            update={
+                "comparisons": [
+                    # The interval of a difference is the one that reports show and gates judge by.
+                    x.model_copy(update={"interval": facts.interval_of(x, result.quality.rows)})
+                    for x in result.comparisons
+                ]
+            }
+        )
+        for result in evaluate_artifacts(artifacts, request, console)
+    ]
     engines = {result.engine for result in results}
     lines = []
     for result in results:
@@ -36,7 +47,7 @@ def evaluate(request: EvaluateRequest, artifacts: Artifacts) -> int:
         counted = facts.metric_style(next(iter(result.quality.metrics))).counted
         lines.append(f"{result.directory} ({how}): {metrics} ({result.quality.rows} {counted})")
         for x in result.comparisons:
-            low, high = facts.interval_of(x, result.quality.rows)
+            low, high = x.interval
             digits = facts.metric_style(x.metric).digits
             change = f"{x.difference:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
             lines.append(f"  {x.metric} {change}, p {numbers.p_value(x.p_value)}")

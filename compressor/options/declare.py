@@ -74,8 +74,12 @@ class Declared:
 
     def portable(self, value: Any) -> Any:
         """A value that means the same from every directory: files that are there by whole paths."""
-        is_path = extra_of(self.info)["files"] and isinstance(value, str)
-        return whole_paths(value) if is_path else value
+        return whole_paths(value) if self.files and isinstance(value, str) else value
+
+    @property
+    def files(self) -> bool:
+        """Whether its value names files."""
+        return bool(extra_of(self.info)["files"])
 
     @property
     def flag(self) -> str:
@@ -118,11 +122,10 @@ def declare(kind: type[Options], field: str, only_with: tuple[str, ...] = ()) ->
 
 def whole_paths(text: str) -> str:
     """A path, or two with a comma between them, as absolute ones; other texts as they are."""
-    if Path(text).exists():
-        return os.path.abspath(text)
-    for at, character in enumerate(text):
-        if character == "," and Path(text[:at]).exists() and Path(text[at + 1 :]).exists():
-            return f"{os.path.abspath(text[:at])},{os.path.abspath(text[at + 1 :])}"
+    pairs = [(text[:at], text[at + 1 :]) for at, x in enumerate(text) if x == ","]
+    for paths in [(text,), *pairs]:
+        if all(map(os.path.exists, paths)):
+            return ",".join(map(os.path.abspath, paths))
     return text
 
 

@@ -227,7 +227,7 @@ def _kept(model: Variant, which: str) -> Kept:
 
 
 def _units(report: Report) -> UnitsSection:
-    """What every sublayer of every pruned model keeps; sums per kind come first."""
+    """The units left in every sublayer of every pruned model; sums per kind come first."""
     pruned, rows = facts.pruned(report), []
     for kind in facts.kinds(report) if pruned else ():
         sums = tuple(_kept(model, kind) for model in pruned)

@@ -27,7 +27,7 @@ _UNITS = {"heads": "attention heads", "neurons": "feed-forward neurons"}
 
 @dataclass(frozen=True)
 class CardView:
-    """What a card says beyond the report's view."""
+    """The parts of a card that the report's view does not have."""
 
     front_matter: Markup
     name: str

@@ -176,7 +176,7 @@ def _sum(variant: Variant, which: str, counts: Mapping[str, int]) -> int:
 
 
 def units_of(variant: Variant, name: str) -> Kept:
-    """What a variant keeps of one sublayer."""
+    """The units of one sublayer that a variant keeps."""
     if name not in variant.kept:
         return Kept(variant.kept_neurons[name], variant.neurons[name])
     heads = tuple(sorted(variant.kept[name]))

@@ -1,4 +1,4 @@
-"""What a format of reports is; `FORMATS` in `__init__.py` lists them."""
+"""The class of report formats; `FORMATS` in `__init__.py` lists them."""
 
 from __future__ import annotations
 

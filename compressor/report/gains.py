@@ -75,7 +75,7 @@ def gain_over_fastest(report: Report, row: Timing) -> FastestGain | None:
 
 
 def gains_over_fastest(report: Report, variant: Variant) -> list[FastestGain]:
-    """What the best of a model's `facts.sound_builds` gains at each batch size."""
+    """The largest gain of a model's `facts.sound_builds`, by batch size."""
     best: dict[int, FastestGain] = {}
     for build in facts.sound_builds(report, variant):
         for row in timings(report, build.name):

@@ -1,4 +1,4 @@
-"""What to do after a report: one piece of advice, and a command that does it."""
+"""The step after a report: one piece of advice, and a command that does it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECIPE = "recipe.yaml"
 
 
 def next_step(report: Report, directory: Path) -> NextStep | None:
-    """What to do next with the model that the report leads with; None without a pruned model.
+    """Advise on the model that the report leads with; None without a pruned model.
 
     Args:
         report: The report.
@@ -60,7 +60,7 @@ def next_step(report: Report, directory: Path) -> NextStep | None:
 def _improve(
     report: Report, variant: Variant, rows: Sequence[Timing], unmet: Sequence[Outcome], again: str
 ) -> NextStep | None:
-    """What to change where quality, speed or certainty are not what they should be."""
+    """The step where quality, speed or certainty are not what they should be; else None."""
     more, less = (
         f"{again} --macs {min(max(variant.macs_share + by, 0.1), 0.95):.2g}" for by in (-0.2, 0.1)
     )

@@ -10,7 +10,7 @@ from compressor.report.view import Look, Plots, QualityPlot, QualityPoint, RateL
 
 
 def plots(report: Report) -> Plots:
-    """What the report's plots show; each part is empty where the report has no data for it."""
+    """The series of all plots; each is empty where the report has no data for it."""
     timed = [(model, gains.timings(report, model.name)) for model in facts.models(report)]
     lines = [
         RateLine(

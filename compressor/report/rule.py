@@ -1,4 +1,4 @@
-"""What every acceptance rule of `compress gate` is, and how a measured number is judged by one."""
+"""The base of all acceptance rules of `compress gate`, and how one judges a measured number."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def judge(measured: float, interval: Interval | None, allows: Callable[[float], 
 
 
 def decided_by(enough: int | None, counted: str, instead: str, value: str, interval: object) -> str:
-    """What an inconclusive rule is missing, as the end of a sentence.
+    """Say what an inconclusive rule is missing, as the end of a sentence.
 
     Args:
         enough: How many of what is counted would about decide it; None if no number would.

@@ -210,7 +210,7 @@ class LargestRule(Rule):
 
     @abstractmethod
     def number(self, report: Report, variant: Variant) -> float:
-        """What the rule limits, on the scale of `value`."""
+        """The number that the rule limits, on the scale of `value`."""
 
     def check(self, report: Report, variant: Variant) -> Outcome:
         number = self.number(report, variant)

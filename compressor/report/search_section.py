@@ -1,4 +1,4 @@
-"""What a report says of a search for a budget: what was tried, and what that proves."""
+"""The section on a search for a budget: the choices tried, and what they prove."""
 
 from __future__ import annotations
 

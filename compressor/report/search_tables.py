@@ -11,7 +11,7 @@ _TONES = {"accepted": "good", "refused": "bad"}
 
 
 def search_tables(search: SearchSection) -> list[ReportTable]:
-    """What was tried; tables without rows where nothing was searched for."""
+    """Tables of all that was tried; none where nothing was searched for."""
     made = []
     if search.metric is not None:
         rows = [_candidate(row, number) for number, row in enumerate(search.candidates, 1)]
@@ -69,7 +69,7 @@ def _choices(search: SearchSection) -> list[ReportTable]:
 
 
 def _costs(costs: CostTable) -> ReportTable:
-    """What removing units of each kind saves of a batch's time."""
+    """The time of a batch that removing units of each kind saves."""
     dense = 1000 * costs.dense_seconds
     rows = [
         (

@@ -98,7 +98,7 @@ def quality_cost(difference: Difference) -> str:
     shown = style.score(abs(value))
     if math.isnan(value):
         return f"at a difference of NaN {what}{unclear}"
-    if not shown.strip("0.,"):
+    if not shown.strip("0.,") and difference.judgment in ("same", "unknown"):
         return f"at the same {style.label} {interval}{unclear}"
     significant = "significant " if difference.judgment in ("worse", "better") else ""
     kind = "loss" if value < 0 else "gain"
@@ -174,7 +174,7 @@ def floors(report: Report) -> list[str]:
 
 
 def few_rows(headline: Headline | None) -> list[str]:
-    """What few test rows leave open about the headline's build."""
+    """A warning where the headline's build was judged on few test rows."""
     difference = headline.build.difference if headline else None
     if difference is None or not difference.has_few_rows:
         return []
@@ -251,7 +251,7 @@ def measured_on(report: Report) -> str:
 
 
 def providers(throughput: Throughput) -> str:
-    """What ran the builds, each with the CUDA graphs that it had captured at the end."""
+    """The providers that ran the builds, with the CUDA graphs they had captured at the end."""
     last = {row.variant: row.provider or throughput.provider for row in throughput.rows}
     builds = {ran: [name for name in last if last[name] == ran] for ran in last.values()}
     if len(builds) < 2:

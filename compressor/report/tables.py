@@ -101,7 +101,7 @@ def _judged(difference: Difference | None) -> str:
 
 
 def _judgment(difference: Difference) -> ResultCell:
-    """What the difference shows, and whether few rows were there to show it."""
+    """The judgment in words, with a remark where there are few rows."""
     few = " (few rows)" if difference.has_few_rows else ""
     words = facts.JUDGMENT_WORDS[difference.judgment]
     return ResultCell(f"{words}{few}", _TONES.get(difference.judgment, ""))

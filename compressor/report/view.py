@@ -59,7 +59,7 @@ class SpeedRow:
 
 @dataclass(frozen=True)
 class BuildSummary:
-    """What leads the report says of one build."""
+    """One build in the conclusion and in the table below it."""
 
     name: str
     precision: str
@@ -87,7 +87,7 @@ class Headline:
 
 @dataclass(frozen=True)
 class NextStep:
-    """What to do next, and the command for it."""
+    """Advice, and the command that follows it."""
 
     advice: str
     command: str
@@ -182,7 +182,7 @@ class CandidateRow:
 
 @dataclass(frozen=True)
 class UnitsRow:
-    """What each pruned model keeps of one sublayer, or of all sublayers of a kind."""
+    """The units of one sublayer, or of all of a kind, that each pruned model keeps."""
 
     name: str
     kept: tuple[Kept, ...]  # one for each model
@@ -190,7 +190,7 @@ class UnitsRow:
 
 @dataclass(frozen=True)
 class UnitsSection:
-    """What is left of every sublayer."""
+    """The units left in every sublayer."""
 
     title: str  # `Heads and neurons`
     models: tuple[str, ...]
@@ -255,7 +255,7 @@ class RateLine:
 
 @dataclass(frozen=True)
 class UnitsPanel:
-    """What a model keeps of the sublayers of one kind, in their order."""
+    """The units that a model keeps in the sublayers of one kind, in their order."""
 
     title: str
     layers: Mapping[str, Kept]  # number of the layer -> its units
@@ -273,7 +273,7 @@ class Plots:
 
 @dataclass(frozen=True)
 class ReportView:
-    """What a report says, section by section in the order of a page."""
+    """A report as it is shown, section by section in the order of a page."""
 
     report: Report
     title: str

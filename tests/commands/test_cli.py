@@ -162,6 +162,8 @@ def test_single_steps_do_what_run_does(inputs, finished, tmp_path, output_of):
     first, second = json.loads(shown)["artifacts"]
     assert first["quality"] == second["quality"]
     assert all(c["difference"] == 0 for c in second["comparisons"])
+    # As in a gate: that no answer changed on a few rows does not show that none would.
+    assert all(low < 0 < high for low, high in (c["interval"] for c in second["comparisons"]))
     timed = ["--test", inputs["test"], "-b", "2", "--bench-seconds", "0.05"]
     assert "CPUExecutionProvider" in output_of("bench", pruned, finished, *timed)
 
