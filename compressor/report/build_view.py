@@ -53,6 +53,7 @@ def build_view(report: Report, directory: Path = HERE) -> ReportView:
         floors=tuple(floors),
         few_rows=tuple(few_rows),
         headline=headline,
+        delivered=tuple(variant.name for variant in facts.delivered(report)),
         measured=sentences.measured_on(report),
         next_step=next_step(report, directory),
         samples=_samples(report),
@@ -166,8 +167,7 @@ def _quality(report: Report) -> QualitySection:
         for model in facts.models(report)
         for row in _quality_rows(report, metric, model)
     ]
-    is_counted = measured is not None and counted != "rows"
-    means = f"{measured.rows:,} {counted}" if measured and is_counted else ""
+    means = f"{measured.rows:,} {counted}" if measured and counted != "rows" else ""
     return QualitySection(tuple(rows), tuple(notes), means)
 
 

@@ -15,15 +15,14 @@ from itertools import accumulate
 from typing import Any
 from xml.etree import ElementTree
 
-from compressor.report import facts, gains, numbers
+from compressor.report import numbers
 from compressor.report.formats import ReportFormat
 from compressor.report.rules import MinSpeedupRule
-from compressor.report.schema import Report
 from compressor.report.sentences import speedup
 from compressor.report.table import escape, escape_line, table_block
 from compressor.report.tables import tables
-from compressor.report.view import ReportView
-from compressor.results import Interval, Timing, Variant
+from compressor.report.view import BuildSummary, ReportView, SpeedRow
+from compressor.results import Interval
 
 SUITE = "compress gate"
 
@@ -145,9 +144,9 @@ def render_badge(view: ReportView) -> str:
     """The JSON that a Shields endpoint badge shows (schema version 1)."""
     parts: list[str] = [view.verdict or "no rules"]
     if view.headline is not None:
-        if row := _timing(view.report, view.headline.build.name):
-            pays = gains.pays(row)
-            parts.append(f"{numbers.fixed(row.speedup, 2) if pays else speedup(row)}x")
+        if row := _timing(view, view.headline.build):
+            ratio = numbers.fixed(row.timing.speedup, 2)
+            parts.append(f"{ratio if row.gain == 'faster' else speedup(row.timing)}x")
         if made := view.headline.build.difference:
             parts.append(f"{numbers.printable(made.style.label)[:40]} {made.text}")
     color = _COLORS[view.verdict] if view.verdict else "lightgrey"
@@ -156,38 +155,42 @@ def render_badge(view: ReportView) -> str:
 
 
 def render_bigger(view: ReportView) -> str:
-    """`customBiggerIsBetter` for github-action-benchmark."""
-    report, entries = view.report, list[dict[str, Any]]()
-    for variant in facts.delivered(report):
-        for metric in facts.metrics(report):
-            style, compared = facts.metric_style(metric), facts.comparison(variant, metric)
-            bounds = None if compared is None else facts.bounds(report, variant, compared)
-            more = {} if bounds is None else {"extra": f"against dense {_range(bounds)}"}
-            score = facts.value(variant, metric)
-            entries += _entry(variant, style.label, style.unit or "points", score, **more)
-        for row in gains.timings(report, variant.name):
-            more = {} if row.speedup_interval is None else {"range": _range(row.speedup_interval)}
-            what = f"speed-up at batch {row.batch_size}"
-            entries += _entry(variant, what, "x", row.speedup, **more)
+    """`customBiggerIsBetter` for github-action-benchmark: scores and speed-ups."""
+    entries: list[dict[str, Any]] = []
+    dense = view.report.dense.name
+    for build in view.delivered:
+        for row in view.quality.rows:
+            made = row.difference
+            if row.build == build and (made is None or made.against == dense):
+                more = {} if made is None else {"extra": f"against dense {_range(made.interval)}"}
+                unit = row.style.unit or "points"
+                entries += _entry(build, row.style.label, unit, row.score, **more)
+        for timing in (row.timing for row in view.speed.rows if row.timing.variant == build):
+            interval = timing.speedup_interval
+            more = {} if interval is None else {"range": _range(interval)}
+            what = f"speed-up at batch {timing.batch_size}"
+            entries += _entry(build, what, "x", timing.speedup, **more)
     return _json(entries)
 
 
 def render_smaller(view: ReportView) -> str:
     """`customSmallerIsBetter` for github-action-benchmark: sizes and counts."""
     entries: list[dict[str, Any]] = []
-    for variant in facts.delivered(view.report):
-        entries += _entry(variant, "ONNX size", "MB", variant.onnx_bytes / 1e6)
-        entries += _entry(variant, "parameters", "parameters", float(variant.parameters))
-        entries += _entry(variant, "multiply-adds", "share of dense", variant.macs_share)
+    for size in view.sizes:
+        if size.build in view.delivered:
+            entries += _entry(size.build, "ONNX size", "MB", size.onnx_bytes / 1e6)
+            entries += _entry(size.build, "parameters", "parameters", float(size.parameters))
+            entries += _entry(size.build, "multiply-adds", "share of dense", size.macs_share)
     return _json(entries)
 
 
 def _entry(
-    variant: Variant, what: str, unit: str, value: float | None, **more: str
+    build: str, what: str, unit: str, value: float | None, **more: str
 ) -> list[dict[str, Any]]:
+    """One number of a build; none where it is not known."""
     if value is None or not math.isfinite(value):
         return []
-    name = numbers.printable(f"{variant.name}: {what}")[:200]
+    name = numbers.printable(f"{build}: {what}")[:200]
     return [{"name": name, "unit": numbers.printable(unit), "value": value, **more}]
 
 
@@ -203,8 +206,8 @@ def render_outputs(view: ReportView) -> str:
     if view.headline is not None:
         build = view.headline.build
         measured["size-mb"] = build.onnx_bytes / 1e6
-        if row := _timing(view.report, build.name):
-            measured["speedup"] = row.speedup
+        if row := _timing(view, build):
+            measured["speedup"] = row.timing.speedup
         if build.difference is not None and not build.difference.is_at_floor:
             measured["quality-delta"] = build.difference.difference
             measured["quality-interval-low"] = build.difference.interval[0]
@@ -217,15 +220,15 @@ def render_outputs(view: ReportView) -> str:
     return "".join(f"{name}={value}\n" for name, value in values.items())
 
 
-def _timing(report: Report, name: str) -> Timing | None:
+def _timing(view: ReportView, build: BuildSummary) -> SpeedRow | None:
     """A build's timing at the batch size of a speed-up rule, else at the largest."""
-    rows = [row for row in gains.timings(report, name) if row.speedup is not None]
+    rows = [row for row in build.speeds if row.gain is not None]
     ruled = [
         outcome.rule.rpartition("@")[2]
-        for outcome in report.gate
-        if outcome.variant == name and outcome.rule.startswith(f"{MinSpeedupRule.option} ")
+        for outcome in view.gate
+        if outcome.variant == build.name and outcome.rule.startswith(f"{MinSpeedupRule.option} ")
     ]
-    asked = [row for row in rows if str(row.batch_size) in ruled]
+    asked = [row for row in rows if str(row.timing.batch_size) in ruled]
     return next(iter(asked), rows[-1] if rows else None)
 
 

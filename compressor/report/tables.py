@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from compressor.report import facts, numbers, search_tables
+from compressor.report import facts, numbers
 from compressor.report.gains import FastestGain, Gain
 from compressor.report.sentences import outcome_result, speedup
 from compressor.report.table import Column, ReportTable, ResultCell, make_table, without_column
 from compressor.report.view import (
     BuildSummary,
+    CandidateRow,
     Difference,
     Fact,
     Headline,
@@ -20,12 +21,13 @@ from compressor.report.view import (
     QualitySection,
     ReportView,
     SampleAnswers,
+    SearchSection,
     SizeRow,
     SpeedRow,
     SpeedSection,
     UnitsSection,
 )
-from compressor.results import Outcome
+from compressor.results import CostTable, Outcome
 
 _FASTER: dict[Gain, str] = {
     "faster": " times as fast",
@@ -39,6 +41,7 @@ _PAYS: dict[Gain, ResultCell] = {
     "slower": ResultCell("slower than dense", "bad"),
     "unknown": ResultCell("not usable"),
 }
+_ANSWERS = {"accepted": "good", "refused": "bad"}
 _TONES: dict[facts.Judgment, str] = {"worse": "bad", "better": "good"}
 
 
@@ -51,7 +54,7 @@ def tables(view: ReportView) -> dict[str, ReportTable]:
         throughput(view.speed.rows, view.speed.counted_tokens),
         engines(view.speed),
         size(view.sizes, view.units.title),
-        *search_tables.search_tables(view.search),
+        *search_tables(view.search),
         units(view.units),
         checks(view),
         facts_table("origin", view.provenance),
@@ -289,3 +292,81 @@ def checks(view: ReportView) -> ReportTable:
         result = ResultCell("within", "good") if check.is_met else ResultCell("EXCEEDED", "bad")
         rows.append((row.build, check.name, *values, result, check.detail))
     return make_table("checks", rows)
+
+
+# --- a search for a budget
+
+
+def search_tables(search: SearchSection) -> list[ReportTable]:
+    """Tables of all that was tried; none where nothing was searched for."""
+    made = []
+    if search.metric is not None:
+        rows = [_candidate(row, number) for number, row in enumerate(search.candidates, 1)]
+        label = search.metric.label
+        made.append(make_table("candidates", rows, search.notes, metric=label, drop=search.wanted))
+    if search.costs is not None:
+        made += [*_choices(search), _costs(search.costs)]
+    return made
+
+
+def _candidate(row: CandidateRow, number: int) -> tuple[str, ...]:
+    candidate, style = row.candidate, facts.metric_style(row.candidate.comparison.metric)
+    return (
+        str(number),
+        f"{candidate.kept:,}",
+        f"{candidate.neurons:,}",
+        f"{100 * candidate.macs:.0f}%",
+        style.score(candidate.comparison.pruned),
+        style.difference(candidate.comparison.difference),
+        style.interval(row.interval),
+        style.difference(candidate.bound),
+        "held out" if row.held_out else "searched",
+        ResultCell(row.result, _ANSWERS.get(row.result, "")),
+    )
+
+
+def _choices(search: SearchSection) -> list[ReportTable]:
+    """The choices that were timed, and those after whole layers were dropped."""
+    tries = [
+        (
+            str(number),
+            numbers.fixed(choice.aim, 3),
+            choice.kept,
+            numbers.fixed(choice.predicted, 3),
+            numbers.ratio(choice.speedup, choice.speedup_interval),
+            ResultCell("reached", "good") if choice.met else ResultCell("missed", "bad"),
+        )
+        for number, choice in enumerate(search.tries, 1)
+    ]
+    layers = [
+        (
+            ", ".join(choice.layers) or "none",
+            choice.kept or numbers.ABSENT,
+            numbers.fixed(choice.speedup, 3),
+            ResultCell("missed", "bad")
+            if choice.divergence is None
+            else numbers.fixed(choice.divergence, 4),
+        )
+        for choice in search.layers
+    ]
+    return [
+        make_table("tries", tries, search.notes, wanted=search.wanted),
+        make_table("layers", layers),
+    ]
+
+
+def _costs(costs: CostTable) -> ReportTable:
+    """The time of a batch that removing units of each kind saves."""
+    dense = 1000 * costs.dense_seconds
+    rows = [
+        (
+            facts.kind_label(row.kind),
+            f"{row.units:,}",
+            str(row.layers),
+            numbers.ratio(row.speedup, row.speedup_interval),
+            numbers.adaptive(dense * row.saved_share),
+        )
+        for row in costs.rows
+    ]
+    shown = numbers.adaptive(dense)
+    return make_table("costs", rows, batch=costs.batch_size, lengths=costs.lengths, dense=shown)

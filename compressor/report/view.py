@@ -284,6 +284,7 @@ class ReportView:
     floors: tuple[str, ...]  # of the warnings those about metrics at their floor
     few_rows: tuple[str, ...]  # and those about few rows
     headline: Headline | None
+    delivered: tuple[str, ...]  # the builds that artifacts run where no precision is named
     measured: str  # where and when
     next_step: NextStep | None
     samples: SampleAnswers | None

@@ -1,4 +1,4 @@
-"""Gate rules: what passes, fails or stays open, what would settle it, and how it is refused."""
+"""Gate rules: what passes, fails or stays open, what would decide it, and how it is refused."""
 
 from __future__ import annotations
 
