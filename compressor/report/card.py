@@ -65,9 +65,10 @@ def render_card(report: Report, variant_name: str, known: CardFacts | None = Non
             f"{', '.join(variants) or 'none'}{did_you_mean(variant_name, list(variants))}",
             id="variant-unknown",
         )
-    variant, known, hub_id = variants[variant_name], known or CardFacts(), facts.hub_id(report)
+    known, hub_id = known or CardFacts(), facts.hub_id(report)
     if hub_id and not known.base_model:
         known = replace(known, base_model=(hub_id,))
+    variant = variants[variant_name]
     view = build_view(only(report, variant))
     return render_template("model_card.md.j2", view, card=_card_view(view, variant, known))
 

@@ -229,7 +229,9 @@ class LargestRule(Rule):
 class MaxSizeRule(LargestRule):
     """Megabytes (1,000,000 bytes) of the graphs with their weights, in the precision shipped."""
 
-    option, unit, what = "max-size-mb", " MB", "ONNX size"
+    option = "max-size-mb"
+    unit = " MB"
+    what = "ONNX size"
 
     def number(self, report: Report, variant: Variant) -> float:
         return variant.onnx_bytes / 1e6
@@ -238,7 +240,9 @@ class MaxSizeRule(LargestRule):
 class MaxMacsRule(LargestRule):
     """Multiply-adds as a share of the dense model's."""
 
-    option, unit, what = "max-macs", " of dense", "multiply-adds"
+    option = "max-macs"
+    unit = " of dense"
+    what = "multiply-adds"
 
     def number(self, report: Report, variant: Variant) -> float:
         return variant.macs_share
@@ -247,7 +251,9 @@ class MaxMacsRule(LargestRule):
 class MaxParametersRule(LargestRule):
     """Parameters as a share of the dense model's."""
 
-    option, unit, what = "max-parameters", " of dense", "parameters"
+    option = "max-parameters"
+    unit = " of dense"
+    what = "parameters"
 
     def number(self, report: Report, variant: Variant) -> float:
         dense = report.dense.parameters

@@ -74,7 +74,8 @@ def facts_table(key: str, pairs: Iterable[Fact]) -> ReportTable:
 
 def conclusion(headline: Headline) -> ReportTable:
     """Dense, the most important build, and what the dense model's low precision gives alone."""
-    dense, build, alone = headline.dense, headline.build, headline.dense_alone
+    dense, build = headline.dense, headline.build
+    alone = headline.dense_alone
     titles, builds = [f"{dense.name} {dense.precision}", build.name, "Difference"], [build]
     if alone is not None:
         titles += [f"Dense {alone.precision} alone", "Difference"]
