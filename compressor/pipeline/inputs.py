@@ -17,7 +17,7 @@ from compressor.model.languages import require_said, set_languages, set_prefix, 
 from compressor.model.weights import count_parameters
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.progress import SILENT, Progress
-from compressor.report import phrases
+from compressor.report import sentences
 from compressor.request.sections import Columns, ModelSection
 from compressor.request.validate import check_options
 from compressor.runtime.engines.pytorch import PyTorch
@@ -173,7 +173,7 @@ def hold_out(data: DataRows, seed: int) -> DataRows:
 def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
     shared = data.shared
     if shared and data.test is not None:
-        text = phrases.shared_rows(shared, len(data.test.sources))
+        text = sentences.shared_rows(shared, len(data.test.sources))
         progress.message(f"warning: {text}; give other --test rows")
 
 
