@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from compressor.request import sections
 from torch import nn
 
 from compressor.budgets.units import parse_floors, removal_path
@@ -21,6 +20,7 @@ from compressor.learned_masks import LEARNED, LearningJob, learn
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import prune, restore_shape
+from compressor.options import sections
 from compressor.pipeline.inputs import ModelAndRows, encode
 from compressor.pipeline.inputs import read as read_rows
 from compressor.pipeline.inspection import unit_costs

@@ -29,7 +29,7 @@ def inspect(
     """Show heads, neurons, embeddings, what they cost, and how much is in no head or neuron."""
     from compressor.pipeline.inputs import load
     from compressor.pipeline.inspection import inspect_checkpoint
-    from compressor.report.phrases import join
+    from compressor.report.numbers import join
 
     section = ModelSection(path=model, task=request.task, **request.access.access())
     facts = inspect_checkpoint(load(section, dense=False, answers=False))

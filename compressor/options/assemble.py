@@ -33,7 +33,7 @@ class Request(Options):
 
     model_config = ConfigDict(defer_build=True)
 
-    # All options with an effect, by name, as a recipe file has them.
+    # All options with an effect, by name, as a recipe file has them; files by whole paths.
     options: Mapping[str, Any] = Field(default_factory=dict)
 
     @classmethod
@@ -222,7 +222,7 @@ def assemble(
         )
     fields = {field: part.value(checked) for field, part in parts_of(request).items()}
     used = {
-        name: value
+        name: options[name].portable(value)
         for name, value in checked.items()
         if condition_met(options[name].only_with, checked)
         and (_is_given(value) or name not in selecting)
@@ -231,9 +231,9 @@ def assemble(
 
 
 def options_of(value: Options) -> dict[str, Any]:
-    """The options that a value was made of, by their names, as a recipe file has them."""
+    """The options that a value was made of, by their names, as in `Request.options`."""
     fields, declared = value.model_dump(), declared_by(type(value))
-    values = {x.name: fields[x.field] for x in declared}
+    values = {x.name: x.portable(fields[x.field]) for x in declared}
     return {x.name: values[x.name] for x in declared if condition_met(x.only_with, values)}
 
 

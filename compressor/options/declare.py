@@ -7,6 +7,7 @@ from Python. `compressor.options.assemble` joins the fields of a command's class
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -34,6 +35,7 @@ def option(
     selects: bool = False,
     panel: str | None = None,
     first: bool = False,
+    files: bool = False,
     **bounds: Any,
 ) -> Any:
     """A field with all that its flag and its help need.
@@ -47,6 +49,7 @@ def option(
         selects: giving it chooses its class among several (`assemble.Chosen`).
         panel: heading in `--help`, where it differs from its class's.
         first: it stands at the top of its panel, as those with `short` or `selects` do.
+        files: its value is a path, or two with a comma between them.
         bounds: as for `pydantic.Field` (`ge`, `gt`, `lt`, …).
     """
     extra: dict[str, Any] = {
@@ -56,6 +59,7 @@ def option(
         "selects": selects,
         "panel": panel,
         "first": first or selects or short is not None,
+        "files": files,
     }
     return Field(default, description=help, json_schema_extra=extra, **bounds)
 
@@ -75,6 +79,15 @@ class Declared:
     def selects(self) -> bool:
         """Whether giving it chooses its class among several."""
         return bool(extra_of(self.info)["selects"])
+
+    def portable(self, value: Any) -> Any:
+        """A value that means the same from every directory: files that are there by whole paths."""
+        return whole_paths(value) if self.files and isinstance(value, str) else value
+
+    @property
+    def files(self) -> bool:
+        """Whether its value names files."""
+        return bool(extra_of(self.info)["files"])
 
     @property
     def flag(self) -> str:
@@ -114,6 +127,15 @@ def declare(kind: type[Options], field: str, only_with: tuple[str, ...] = ()) ->
         annotation = Annotated[(annotation, *info.metadata)]
     name, conditions = extra["name"] or field, () if extra["selects"] else only_with
     return Declared(name, field, annotation, info, conditions, extra["panel"] or panel)
+
+
+def whole_paths(text: str) -> str:
+    """A path, or two with a comma between them, as absolute ones; other texts as they are."""
+    pairs = [(text[:at], text[at + 1 :]) for at, x in enumerate(text) if x == ","]
+    for paths in [(text,), *pairs]:
+        if all(map(os.path.exists, paths)):
+            return ",".join(map(os.path.abspath, paths))
+    return text
 
 
 def as_flag(name: str) -> str:

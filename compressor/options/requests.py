@@ -7,6 +7,7 @@ Flags win over a recipe file, the file over the defaults. A recipe has the names
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -98,6 +99,14 @@ class Recipe(Request):
         for step in steps:
             options |= options_of(step)
         return self.model_copy(update={"recovery": steps, "options": options})
+
+    def options_by_file_names(self) -> dict[str, Any]:
+        """The options, with files by their names: their contents count, not where they lie."""
+        declared = options_of_command(type(self))
+        return {
+            name: os.path.basename(value) if value and declared[name].files else value
+            for name, value in self.options.items()
+        }
 
     def to_yaml(self, budget: Budget | None = None) -> str:
         """All options as a recipe file, of the run or of the artifact of one of its budgets."""

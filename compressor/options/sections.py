@@ -10,9 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME, engines_to_export
 from compressor.export.precision_names import BASE, split_precisions
-from compressor.model.card import CardFacts
 from compressor.options.bounds import Amounts, BatchSize, Beams, Resamples, Rows, Threads, Tokens
 from compressor.options.declare import Options, option, split_commas
+from compressor.report.card_facts import CardFacts
 from compressor.results import Inconclusive
 
 TASK = option(
@@ -42,7 +42,9 @@ class Access(Options):
 class ModelSection(Access):
     """The checkpoint, its task and its languages."""
 
-    path: str = option(name="model", short="-m", help="Checkpoint: a local directory or a hub id.")
+    path: str = option(
+        name="model", short="-m", files=True, help="Checkpoint: a local directory or a hub id."
+    )
     task: str | None = TASK
     source_language: str | None = option(
         None, help="Code of the language that a multilingual model translates from, as in eng_Latn."
@@ -96,6 +98,7 @@ class CalibrationData(Columns):
 
     calibration: str | None = option(
         None,
+        files=True,
         first=True,
         help="Rows to score, recover and fit int8 on: TSV, CSV, JSONL, or SRC,TGT text files; each "
         "may be packed (.gz, .zst).",
@@ -108,7 +111,9 @@ class CalibrationData(Columns):
 class Data(CalibrationData):
     """Calibration and test rows."""
 
-    test: str | None = option(None, first=True, help="Rows to measure quality and speed on.")
+    test: str | None = option(
+        None, first=True, files=True, help="Rows to measure quality and speed on."
+    )
     test_rows: Rows | None = option(
         None, first=True, only_with="test", help="Use only the first N, at least 8."
     )
@@ -139,11 +144,13 @@ class Export(Options):
     )
     target_text: str | None = option(
         None,
+        files=True,
         help="Text in the target language, a sentence a line, or JSONL: exported decoders score "
         "only tokens that occur in it, or that anything can be spelled with.",
     )
     source_text: str | None = option(
         None,
+        files=True,
         help="Texts like those that the model will read, a text a line, or JSONL: an encoder keeps "
         "only the tokens that occur in them, or that anything can be spelled with.",
     )

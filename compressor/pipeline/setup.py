@@ -97,7 +97,11 @@ class RunSetup:
             "distill": self.text and self.text.lines.path,
         }
         identity = {
-            **{name: value for name, value in recipe.options.items() if name not in free},
+            **{
+                name: value
+                for name, value in recipe.options_by_file_names().items()
+                if name not in free
+            },
             "device": self.device,
             "version": __version__,
             "weights": fingerprint(checkpoint_files(self.dense.checkpoint.directory)),

@@ -26,8 +26,8 @@ from compressor.options.validate import check_options, require_rows
 from compressor.pipeline import inputs
 from compressor.pipeline.score import score
 from compressor.progress import SILENT, Progress
-from compressor.report import phrases
 from compressor.report.plots import PLOT_FORMATS, plot_style, save_figure
+from compressor.report.sentences import shared_rows
 from compressor.report.table import (
     ReportTable,
     bullets,
@@ -206,7 +206,7 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
                 "concluded from what changes or does not."
             )
         if rows.shared and rows.test is not None:
-            sentences.append(f"{phrases.shared_rows(rows.shared, len(rows.test.sources))}.")
+            sentences.append(f"{shared_rows(rows.shared, len(rows.test.sources))}.")
         result = replace(result, data=data, sentences=sentences)
         result.write(stem)
     return result
