@@ -278,7 +278,6 @@ class QualitySearch(ResultModel):
 
 
 Verdict = Literal["passed", "failed", "inconclusive"]
-Inconclusive = Literal["fail", "pass", "measured"]  # what an inconclusive rule counts as
 
 
 class Outcome(ResultModel):

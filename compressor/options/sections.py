@@ -13,7 +13,7 @@ from compressor.export.precision_names import BASE, split_precisions
 from compressor.options.bounds import Amounts, BatchSize, Beams, Resamples, Rows, Threads, Tokens
 from compressor.options.declare import Options, option, split_commas
 from compressor.report.card_facts import CardFacts
-from compressor.results import Inconclusive
+from compressor.report.rule import Inconclusive
 
 TASK = option(
     None, short="-t", panel="Model and output", help="What it is for, if not the usual task."

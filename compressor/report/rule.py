@@ -6,13 +6,14 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from compressor.errors import InputError, UsageError
 from compressor.report.schema import Report
 from compressor.results import Interval, Outcome, Variant, Verdict
 from compressor.tasks import Rows
 
+Inconclusive = Literal["fail", "pass", "measured"]  # what an inconclusive rule counts as
 NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
 
 

@@ -17,9 +17,9 @@ from typing_extensions import override
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import METRICS, metrics_of, rows_to_settle, scaled_rows
 from compressor.report import facts, gains, numbers
-from compressor.report.rule import NUMBER, Rule, decided_by, judge, match_value
+from compressor.report.rule import NUMBER, Inconclusive, Rule, decided_by, judge, match_value
 from compressor.report.schema import Report
-from compressor.results import ROUNDING, Inconclusive, Interval, Outcome, Timing, Variant
+from compressor.results import ROUNDING, Interval, Outcome, Timing, Variant
 from compressor.tasks import Rows
 
 

@@ -8,6 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from compressor.model.sublayers import Scores, units_of
 from compressor.report import facts, gains, numbers, sentences
 from compressor.report.schema import Report
 from compressor.report.table import columns, render_text
@@ -119,6 +122,20 @@ def gate_text(view: ReportView) -> str:
         table = baseline(view)
         lines += ["", render_text(table.columns, table.rows)]
     return "\n".join(lines)
+
+
+def scores_text(scores: Scores) -> str:
+    """Every head's score, and of neurons, of which there are thousands, the quartiles."""
+    by_units: dict[str, list[list[str]]] = {}
+    for name, values in scores.values.items():
+        shown = values
+        if units_of(name) == "neurons":
+            shown = tuple(np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
+        row = [name, *(f"{value:.3g}" for value in shown)]
+        by_units.setdefault(units_of(name), []).append(row)
+    titles = {"neurons": columns("neurons", "lowest", "25%", "median", "75%", "highest")}
+    tables = [render_text(titles.get(units, ()), rows) for units, rows in by_units.items()]
+    return "\n\n".join(tables)
 
 
 def bench_text(timed: Throughput) -> str:
