@@ -22,17 +22,17 @@ from typing import Any
 import torch
 
 from benchmarks.pages import arguments, markdown_table, write_json
+from compressor import example
 from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
+from compressor.options.requests import ExportRequest, make_request
 from compressor.pipeline.inputs import encode
 from compressor.pipeline.run import export_checkpoint
 from compressor.recovery import RecoveryJob
 from compressor.recovery.distillation import Distillation
 from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
-from compressor.request import example
-from compressor.request.recipe import ExportRequest, make_request
 from compressor.tasks import TASKS
 from compressor.throughput.hardware import describe, versions
 from compressor.training.data import TrainingRows

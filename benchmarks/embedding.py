@@ -22,8 +22,8 @@ from benchmarks import pages
 from benchmarks.finetune import fetch_encoder
 from benchmarks.tasks import ENGINES, PRECISIONS
 from compressor.commands.console import Console
+from compressor.options.requests import EvaluateRequest, make_request
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
-from compressor.request.recipe import EvaluateRequest, make_request
 from compressor.runtime.opening import read_artifact
 from compressor.tasks import TASKS
 

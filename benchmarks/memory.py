@@ -31,7 +31,7 @@ from typing import Any
 from benchmarks import stages
 from benchmarks.pages import RESULTS, arguments, markdown_table, publish, read_json, write_json
 from benchmarks.speed import models
-from compressor.request import example
+from compressor import example
 
 # Stage -> what of it is not the model's: these run batches in PyTorch, or solve for sublayers.
 SUBTRACTED = {"scores": ("batch_mib", "sublayer_mib"), "build": ("sublayer_mib",)}

@@ -19,10 +19,10 @@ from typing import Any, Literal
 
 from benchmarks import pages
 from benchmarks.speed import models
+from compressor import example
 from compressor.model.architectures import architecture
 from compressor.model.pruning_record import read_pruning_record
 from compressor.report.plots import COLORS, DENSE, FAINT
-from compressor.request import example
 from compressor.tasks import TASKS
 from compressor.throughput import Subject, benchmark
 from compressor.throughput.hardware import cores, describe

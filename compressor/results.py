@@ -279,7 +279,6 @@ class QualitySearch(ResultModel):
 
 
 Verdict = Literal["passed", "failed", "inconclusive"]
-Inconclusive = Literal["fail", "pass", "measured"]  # what an inconclusive rule counts as
 
 
 class Outcome(ResultModel):
@@ -293,4 +292,4 @@ class Outcome(ResultModel):
     measured: Number | None = None
     interval: Interval | None = None  # confidence bounds; None of exact numbers
     limit: Number | None = None  # on the scale of `measured`
-    enough: Whole | None = None  # rows, or timed batches, that would about settle it
+    enough: Whole | None = None  # rows, or timed batches, that are about needed to decide

@@ -20,6 +20,7 @@ from compressor.learned_masks import LEARNED, LearningJob, learn
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import prune, restore_shape
+from compressor.options import sections
 from compressor.pipeline.inputs import ModelAndRows, encode
 from compressor.pipeline.inputs import read as read_rows
 from compressor.pipeline.inspection import unit_costs
@@ -27,7 +28,6 @@ from compressor.pipeline.recover import recover
 from compressor.pipeline.score import score
 from compressor.progress import Progress
 from compressor.recovery import RECOVERIES, Recovered
-from compressor.request import sections
 from compressor.storage.files import write_json
 from compressor.tasks import TASKS, Batch
 

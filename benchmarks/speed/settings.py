@@ -12,12 +12,12 @@ from typing import Any
 from benchmarks.pages import compress
 from benchmarks.speed import models
 from benchmarks.speed.peers import Peer, convert
+from compressor import example
 from compressor.export.ctranslate2 import STORED
 from compressor.export.task_graphs import graph_bytes
+from compressor.options.requests import ExportRequest, make_request
 from compressor.pipeline.run import export_checkpoint
 from compressor.progress import Progress
-from compressor.request import example
-from compressor.request.recipe import ExportRequest, make_request
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.storage.hashes import sha256_of
 from compressor.tasks import TASKS, Rows

@@ -12,8 +12,8 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import InputError, UsageError
+from compressor.options.predict import OPENING_OPTIONS, TASK_OPTIONS, PredictRequest
 from compressor.progress import SILENT, Progress
-from compressor.request.serving import OPENING_OPTIONS, TASK_OPTIONS, PredictRequest
 
 if TYPE_CHECKING:
     from compressor.pipeline.stream_lines import Lines

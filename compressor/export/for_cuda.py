@@ -17,7 +17,6 @@ from onnx.helper import make_tensor_value_info
 from compressor.export.fused import LENGTHS, ROW_STARTS
 from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_tensor_of
 from compressor.export.graphs import WEIGHTS_SUFFIX
-from compressor.export.precision_names import BASE
 from compressor.export.verify import Expected, logit_check, relative_difference
 from compressor.results import Check
 from compressor.runtime.artifact import GRAPH_DIRECTORY
@@ -32,6 +31,7 @@ from compressor.runtime.fused_encoder import (
 from compressor.runtime.opening import read_artifact
 from compressor.storage.files import link_or_copy, write_json
 from compressor.storage.manifest import GRAPHS_FILE
+from compressor.storage.names import BASE
 from compressor.storage.staging import staging
 from compressor.tasks import TASKS
 

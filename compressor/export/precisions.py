@@ -20,7 +20,6 @@ from compressor.export.for_cuda import CUDA, form_check, packed_check
 from compressor.export.fp16 import to_fp16
 from compressor.export.graphs import INLINE_BYTES, WEIGHTS_SUFFIX
 from compressor.export.int8 import activation_ranges, to_int8
-from compressor.export.precision_names import BASE
 from compressor.export.verify import Expected
 from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
@@ -28,6 +27,7 @@ from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY
 from compressor.runtime.opening import read_artifact
 from compressor.storage.files import write_json
 from compressor.storage.manifest import GRAPHS_FILE
+from compressor.storage.names import BASE
 from compressor.tasks import TASKS, Example
 
 # Share of the largest logit. Rounding to 11 bits changes logits by about 1e-3, to 8 bits by a few

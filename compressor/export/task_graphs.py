@@ -14,9 +14,7 @@ import onnx
 
 from compressor.errors import InputError, UsageError
 from compressor.export.attention import graph_attention
-from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.graph_edit import stored_array
-from compressor.export.precision_names import BASE
 from compressor.export.tokenizer import write_tokenizer
 from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.model.checkpoint import Checkpoint
@@ -28,6 +26,7 @@ from compressor.runtime.engines.pytorch import PYTORCH_DIRECTORY
 from compressor.runtime.opening import read_artifact
 from compressor.storage.files import write_json
 from compressor.storage.manifest import GRAPHS_FILE
+from compressor.storage.names import BASE, ONNXRUNTIME
 from compressor.tasks import TASKS, Batch, Task
 
 if TYPE_CHECKING:

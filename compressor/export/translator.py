@@ -19,7 +19,6 @@ from compressor.export.device_step import keep_state, write_helpers
 from compressor.export.for_cuda import CudaForm
 from compressor.export.fused import fuse
 from compressor.export.int8 import Array, Observed
-from compressor.export.precision_names import BASE
 from compressor.export.task_graphs import Batches, Inputs, Network, TaskGraphs
 from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.export.translator_graphs import TranslatorEncoder
@@ -34,6 +33,7 @@ from compressor.runtime.engines import Setup
 from compressor.runtime.graph_names import BEST
 from compressor.runtime.opening import open_output_tokens, read_artifact
 from compressor.storage.files import write_at_once
+from compressor.storage.names import BASE
 
 if TYPE_CHECKING:
     from compressor.runtime import Translator

@@ -12,7 +12,6 @@ from safetensors import safe_open
 from torch import nn
 
 from compressor.errors import InputError, cannot_read
-from compressor.model.card import CARD
 from compressor.model.reading import first_line, malformed, read_object
 from compressor.storage import manifest
 from compressor.storage.input_files import MIB, inner_path, require_regular
@@ -61,7 +60,7 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    files = [*_HUB_FILES, CARD, *([_PICKLES] if allow_pickle else [])]
+    files = [*_HUB_FILES, manifest.CARD, *([_PICKLES] if allow_pickle else [])]
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=files))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError) as error:

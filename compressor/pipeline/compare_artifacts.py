@@ -15,9 +15,9 @@ from compressor.export.engine_names import ONNXRUNTIME, split_engines
 from compressor.export.precision_names import named_precisions
 from compressor.model.configuration import read_configuration
 from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record
+from compressor.options.requests import BenchRequest, EvaluateRequest
+from compressor.options.validate import check_options
 from compressor.progress import SILENT, Progress
-from compressor.request.recipe import BenchRequest, EvaluateRequest
-from compressor.request.validate import check_options
 from compressor.results import Comparison, Quality, Throughput
 from compressor.runtime.artifact import Artifact
 from compressor.runtime.opening import read_description, require_files

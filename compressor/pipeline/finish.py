@@ -15,12 +15,13 @@ from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE, ON_DEVICE
 from compressor.export.precisions import set_default
-from compressor.model.card import CARD, read_card
 from compressor.model.sublayers import renumbered
+from compressor.options.sections import Benchmark
 from compressor.pipeline.build import DENSE, delivered
 from compressor.pipeline.setup import RunSetup, source_of, source_of_text
 from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
-from compressor.report.page import render_card
+from compressor.report.card import render_card
+from compressor.report.card_facts import read_card
 from compressor.report.publish import (
     only,
     sample_answers,
@@ -29,12 +30,11 @@ from compressor.report.publish import (
     without_paths,
 )
 from compressor.report.schema import Report
-from compressor.request.sections import Benchmark
 from compressor.results import Comparison, QualitySearch, SpeedSearch, Throughput, Variant
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.steps import STATE, Steps
 from compressor.storage.hashes import sha256_of
-from compressor.storage.manifest import GRAPHS_FILE, MANIFEST, manifest_of
+from compressor.storage.manifest import CARD, GRAPHS_FILE, MANIFEST, manifest_of
 from compressor.storage.outputs import require_written_by_run, write_manifest, write_outputs
 from compressor.storage.version import __version__
 from compressor.tasks import Rows

@@ -16,10 +16,10 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.languages import require_said, set_languages, set_prefix, text_codes
 from compressor.model.weights import count_parameters
 from compressor.options.bounds import MINIMUM_ROWS
+from compressor.options.sections import Columns, ModelSection
+from compressor.options.validate import check_options
 from compressor.progress import SILENT, Progress
-from compressor.report import phrases
-from compressor.request.sections import Columns, ModelSection
-from compressor.request.validate import check_options
+from compressor.report import sentences
 from compressor.runtime.engines.pytorch import PyTorch
 from compressor.runtime.session import choose_device
 from compressor.tasks import TASKS, Batch, Example, Rows, Task, require_task
@@ -173,7 +173,7 @@ def hold_out(data: DataRows, seed: int) -> DataRows:
 def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
     shared = data.shared
     if shared and data.test is not None:
-        text = phrases.shared_rows(shared, len(data.test.sources))
+        text = sentences.shared_rows(shared, len(data.test.sources))
         progress.message(f"warning: {text}; give other --test rows")
 
 

@@ -14,10 +14,10 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import remaining_sublayers
+from compressor.options.sections import Columns
 from compressor.pipeline.inputs import ModelAndRows
 from compressor.progress import Progress
 from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
-from compressor.request.sections import Columns
 from compressor.results import Variant
 from compressor.runtime.text import one_warning_of_cut
 from compressor.steps import Steps

@@ -22,6 +22,14 @@ from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import tokens_of_text
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune
+from compressor.options.requests import ExportRequest, PruneRequest, Recipe, ScoreRequest
+from compressor.options.validate import (
+    check_options,
+    gate_rules,
+    require_rows,
+    resolve,
+    texts_to_keep,
+)
 from compressor.pipeline import inputs
 from compressor.pipeline.build import (
     build,
@@ -49,14 +57,6 @@ from compressor.progress import SILENT, Progress
 from compressor.report import rules
 from compressor.report.publish import without_paths
 from compressor.report.schema import Report
-from compressor.request.recipe import ExportRequest, PruneRequest, Recipe, ScoreRequest
-from compressor.request.validate import (
-    check_options,
-    gate_rules,
-    require_rows,
-    resolve,
-    texts_to_keep,
-)
 from compressor.results import Check, Variant
 from compressor.runtime.engines.ctranslate2 import CTranslate2
 from compressor.runtime.session import choose_device

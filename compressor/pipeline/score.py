@@ -21,9 +21,9 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import resolve, weight_files
 from compressor.model.sublayers import SCORES_SCHEMA, UNITS_OF, Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import skipped
+from compressor.options.requests import PruneRequest
+from compressor.options.sections import ModelSection
 from compressor.pipeline.inputs import ModelAndRows
-from compressor.request.recipe import PruneRequest
-from compressor.request.sections import ModelSection
 from compressor.storage.files import write_json
 from compressor.storage.hashes import fingerprint
 from compressor.storage.input_files import read_json

@@ -37,7 +37,7 @@ from compressor.pipeline.finish import answer_rows
 from compressor.pipeline.recover import recover
 from compressor.pipeline.score import find_layers, score
 from compressor.pipeline.setup import ArtifactPlan, RunSetup, source_of
-from compressor.report.searches import unproven
+from compressor.report.search_section import unproven
 from compressor.results import QualityCandidate, QualitySearch, Source, Throughput, Timing, Variant
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.steps import Steps

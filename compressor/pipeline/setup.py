@@ -18,15 +18,15 @@ from compressor.export.source_text import cut_vocabulary, embedding_rows
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask, Sublayer, units_of
+from compressor.options.requests import Recipe
+from compressor.options.sections import Card, Gate
+from compressor.options.validate import check_model, gate_rules, texts_to_keep
 from compressor.parallel import launch
 from compressor.pipeline import inputs
 from compressor.pipeline.inspection import unit_costs
 from compressor.pipeline.recover import open_text, require_trainable
 from compressor.progress import Progress
 from compressor.recovery import earlier_artifact
-from compressor.request.recipe import Recipe
-from compressor.request.sections import Card, Gate
-from compressor.request.validate import check_model, gate_rules, texts_to_keep
 from compressor.results import Source
 from compressor.storage.hashes import fingerprint, sha256_of, sha256_of_text
 from compressor.storage.version import __version__
@@ -97,7 +97,11 @@ class RunSetup:
             "distill": self.text and self.text.lines.path,
         }
         identity = {
-            **{name: value for name, value in recipe.options.items() if name not in free},
+            **{
+                name: value
+                for name, value in recipe.options_by_file_names().items()
+                if name not in free
+            },
             "device": self.device,
             "version": __version__,
             "weights": fingerprint(checkpoint_files(self.dense.checkpoint.directory)),

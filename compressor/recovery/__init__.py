@@ -165,12 +165,14 @@ class Distill(RecoveryMethod):
     )
     text: str | None = option(
         None,
+        files=True,
         name="distill_text",
         help="Distillation: more text to learn from, in the source language, a sentence a line, "
         "or JSONL; the dense model answers or embeds it. Of any size, packed (.gz, .zst) or not.",
     )
     start: str | None = option(
         None,
+        files=True,
         name="distill_start",
         help="Distillation: go on from the weights of this artifact, which has kept the same "
         "units, as an earlier run with the same budget has.",

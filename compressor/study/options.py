@@ -11,10 +11,8 @@ from compressor.importance import METHODS, ScoringMethod
 from compressor.options.assemble import Chosen, Request
 from compressor.options.bounds import Beams, Resamples
 from compressor.options.declare import option, split_commas
-from compressor.options.table import Table
-from compressor.recovery import Reconstruct, RecoveryMethod
-from compressor.request.recipe import DEFAULT_METHOD, Method
-from compressor.request.sections import (
+from compressor.options.requests import DEFAULT_METHOD, Method
+from compressor.options.sections import (
     DEVICE,
     SEED,
     CalibrationData,
@@ -25,6 +23,8 @@ from compressor.request.sections import (
     ModelSection,
     TestData,
 )
+from compressor.options.table import Table
+from compressor.recovery import Reconstruct, RecoveryMethod
 
 _METHOD = option(DEFAULT_METHOD, first=True, help=f"How to score heads. Default: {DEFAULT_METHOD}.")
 Percentages = Annotated[

@@ -20,12 +20,14 @@ from compressor.importance import ScoringJob, ScoringMethod
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import KINDS, Mask, Scores, Sublayer, kind_of
+from compressor.options.sections import CalibrationData
 from compressor.options.table import import_object
+from compressor.options.validate import check_options, require_rows
 from compressor.pipeline import inputs
 from compressor.pipeline.score import score
 from compressor.progress import SILENT, Progress
-from compressor.report import phrases
 from compressor.report.plots import PLOT_FORMATS, plot_style, save_figure
+from compressor.report.sentences import shared_rows
 from compressor.report.table import (
     ReportTable,
     bullets,
@@ -34,8 +36,6 @@ from compressor.report.table import (
     render_table,
     render_text,
 )
-from compressor.request.sections import CalibrationData
-from compressor.request.validate import check_options, require_rows
 from compressor.storage import staging
 from compressor.storage.files import require_directory, write_at_once, write_json
 from compressor.storage.version import __version__
@@ -206,7 +206,7 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
                 "concluded from what changes or does not."
             )
         if rows.shared and rows.test is not None:
-            sentences.append(f"{phrases.shared_rows(rows.shared, len(rows.test.sources))}.")
+            sentences.append(f"{shared_rows(rows.shared, len(rows.test.sources))}.")
         result = replace(result, data=data, sentences=sentences)
         result.write(stem)
     return result

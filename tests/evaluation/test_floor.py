@@ -64,8 +64,9 @@ def test_answers_that_know_nothing_are_at_the_floor_in_every_metric(task: str):
     for found in compare(task, ignorant, ignorant, references, 100):
         assert found.at_floor, found.metric
         assert found.floor == pytest.approx(found.dense, abs=10)
-        assert facts.judge(found) == "unknown"
-    assert {facts.judge(x) for x in compare(task, knowing, ignorant, references, 200)} == {"worse"}
+        assert facts.judge(found, 0) == "unknown"
+    lost = compare(task, knowing, ignorant, references, 200)
+    assert {facts.judge(x, 0) for x in lost} == {"worse"}
 
 
 @pytest.mark.parametrize("metric", TASKS["reranking"].metrics)

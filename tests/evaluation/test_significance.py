@@ -20,7 +20,7 @@ from compressor.evaluation import DEFAULT_SEED, METRICS, lower_bound
 from compressor.evaluation.bounds import rows_for_score_bound, score_bound
 from compressor.evaluation.significance import Pair
 from compressor.tasks import TASKS
-from tests.helpers.metrics import compare
+from tests.helpers.metrics import classified, compare
 from tests.helpers.toy import sentence
 
 ALPHA = 0.025
@@ -101,14 +101,6 @@ def test_p_value_of_accuracy_is_mcnemars_exact_one() -> None:
         tail = sum(math.comb(rows, k) for k in range(max(lost, won), rows + 1)) / 2**rows
         expected = min(1.0, 2 * tail)  # a fair coin, at least as uneven in either direction
         assert accuracy.p_value == pytest.approx(expected, rel=1e-9)
-
-
-def classified(lost: int, won: int, rows: int) -> Sequence[list[str]]:
-    """Dense answers, pruned answers and labels; rows that nothing is said of, both have right."""
-    gold = ["ab"[row % 2] for row in range(rows)]
-    wrong = ["ba"[row % 2] for row in range(rows)]
-    dense = gold[:lost] + wrong[lost : lost + won] + gold[lost + won :]
-    return dense, wrong[:lost] + gold[lost:], gold
 
 
 def bound(metric: str, answers: Sequence[list[str]], limit: float, alpha: float = ALPHA):

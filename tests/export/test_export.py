@@ -23,9 +23,9 @@ from compressor.export.verify import require_searched
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, units_of
 from compressor.model.surgery import prune
+from compressor.options.requests import ExportRequest
 from compressor.pipeline.inputs import random_check_batches
 from compressor.pipeline.run import export_checkpoint
-from compressor.request.recipe import ExportRequest
 from compressor.results import Check
 from compressor.tasks import TASKS
 from tests.helpers import toy

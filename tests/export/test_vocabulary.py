@@ -28,10 +28,10 @@ from compressor.export.vocabulary import CHUNK, best_tokens, output_tokens, toke
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
+from compressor.options.requests import ExportRequest
 from compressor.pipeline.inputs import make_check_batches
 from compressor.pipeline.run import export_checkpoint, run
 from compressor.report.schema import load_report
-from compressor.request.recipe import ExportRequest
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.generation import OutputTokens
 from compressor.runtime.opening import count_output_tokens

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import compressor
+from compressor.options.requests import ExportRequest, make_request
 from compressor.pipeline.run import export_checkpoint, run
 from compressor.recovery import distillation
 from compressor.recovery.distillation import Distillation
-from compressor.request.recipe import ExportRequest, make_request
 from compressor.runtime import collate
 from compressor.runtime.session import PROVIDERS
 from compressor.tasks import TASKS

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from compressor.model.sublayers import Mask
+from compressor.options.requests import Recipe, make_recipe, make_request
+from compressor.options.validate import resolve
 from compressor.pipeline.inputs import load
 from compressor.pipeline.search import RunEvaluator
 from compressor.pipeline.setup import prepare
 from compressor.progress import SILENT
-from compressor.request.recipe import Recipe, make_recipe, make_request
-from compressor.request.validate import resolve
 from compressor.results import Variant
 from compressor.steps import open_steps
 from tests.helpers import toy

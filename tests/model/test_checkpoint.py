@@ -16,13 +16,13 @@ import compressor
 from compressor.errors import InputError, UsageError
 from compressor.model import checkpoint, memory
 from compressor.model.architectures import find_sublayers
-from compressor.model.card import CardFacts, read_card
 from compressor.model.checkpoint import open_checkpoint, round_to, save_checkpoint
 from compressor.model.memory import free_bytes, release, trim_memory
 from compressor.model.surgery import prune, remove_units
 from compressor.model.weights import computed_weights
+from compressor.options.sections import ModelSection
 from compressor.pipeline.inputs import load
-from compressor.request.sections import ModelSection
+from compressor.report.card_facts import CardFacts, read_card
 from tests.helpers import toy
 from tests.helpers.damaged_checkpoints import configure, rename
 from tests.helpers.errors import raises

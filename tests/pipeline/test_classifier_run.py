@@ -15,13 +15,13 @@ from huggingface_hub import ModelCard
 from compressor.commands import invoke as status_of
 from compressor.errors import UsageError
 from compressor.model.checkpoint import open_checkpoint
+from compressor.options.requests import BenchRequest, EvaluateRequest, make_request
+from compressor.options.sections import Card
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
 from compressor.pipeline.finish import choose_default
 from compressor.pipeline.run import run
 from compressor.report import facts
 from compressor.report.schema import load_report
-from compressor.request.recipe import BenchRequest, EvaluateRequest, make_request
-from compressor.request.sections import Card
 from compressor.runtime import Classifier
 from tests.helpers.errors import raises
 from tests.helpers.metrics import compare

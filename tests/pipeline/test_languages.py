@@ -16,8 +16,8 @@ import transformers
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.languages import source_prefix
+from compressor.options.sections import ModelSection
 from compressor.pipeline.inputs import encode, load
-from compressor.request.sections import ModelSection
 from compressor.runtime import Translator, collate
 from compressor.storage.files import write_json
 from compressor.tasks import TASKS, Rows

@@ -16,10 +16,10 @@ from scipy.stats import norm
 
 from compressor.budgets import Choice
 from compressor.errors import InputError, UsageError
+from compressor.options.requests import Recipe
 from compressor.pipeline import search as searching
 from compressor.progress import SILENT
 from compressor.report.schema import load_report
-from compressor.request.recipe import Recipe
 from compressor.runtime import Translator
 from compressor.tasks import TASKS, Rows, split_rows
 from tests.helpers import toy
@@ -127,7 +127,7 @@ def test_rows_that_prove_nothing_let_the_measured_drop_decide(classifier, tmp_pa
     assert look.rows_needed == pytest.approx(needed, rel=0.01)
     assert any("9 of 12 heads" in text and "not proven" in text for text in progress.messages)
     (warning,) = (text for text in progress.messages if text.startswith("warning: 300 test rows"))
-    assert "about 21,000 would do for this model" in warning  # both parts, rounded up
+    assert "about 21,000 are needed for this model" in warning  # both parts, rounded up
     assert 20_000 < 2 * needed < 21_000
 
 

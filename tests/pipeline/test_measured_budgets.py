@@ -19,13 +19,13 @@ from compressor.budgets.cost_table import trial_mask
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
+from compressor.options.requests import Recipe
 from compressor.pipeline import search as searching
 from compressor.pipeline.inputs import ModelAndRows, encode, read
 from compressor.pipeline.recover import recover
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
 from compressor.report.schema import load_report
-from compressor.request.recipe import Recipe
 from compressor.results import Throughput
 from compressor.runtime.opening import read_artifact
 from compressor.tasks import TASKS

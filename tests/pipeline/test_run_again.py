@@ -11,9 +11,9 @@ import pytest
 
 import compressor
 from compressor.errors import InputError, UsageError
+from compressor.options.requests import Recipe
 from compressor.pipeline.run import run
 from compressor.report.schema import Report, load_report
-from compressor.request.recipe import Recipe
 from compressor.runtime import Classifier
 from tests.helpers import toy
 from tests.helpers.errors import raises

@@ -15,11 +15,11 @@ from compressor.learned_masks import LEARNED
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask, renumbered
 from compressor.model.surgery import gated, mask_gates, prune, without_skipped
+from compressor.options.requests import Recipe, ScoreRequest
+from compressor.options.sections import Data
 from compressor.pipeline.inputs import ModelAndRows, encode, read
 from compressor.pipeline.run import run, score_checkpoint
 from compressor.pipeline.score import score
-from compressor.request.recipe import Recipe, ScoreRequest
-from compressor.request.sections import Data
 from compressor.tasks import TASKS
 from compressor.throughput.multiply_adds import WorkSize, shape_of, total_multiply_adds
 from tests.helpers import toy

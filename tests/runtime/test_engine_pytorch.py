@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from compressor.errors import UsageError
+from compressor.options.requests import ExportRequest, make_request
 from compressor.pipeline.build import delivered
 from compressor.pipeline.inputs import engines_to_measure
 from compressor.pipeline.run import export_checkpoint, run
-from compressor.request.recipe import ExportRequest, make_request
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.engines.pytorch import PyTorch
 from compressor.tasks import TASKS

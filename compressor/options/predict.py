@@ -7,7 +7,7 @@ from typing import ClassVar
 from compressor.options.assemble import Request
 from compressor.options.bounds import BatchSize, BatchTokens, Beams, Threads, Tokens
 from compressor.options.declare import Options, option
-from compressor.request.sections import CUDA_GRAPHS, DEVICE, VERIFY, Device
+from compressor.options.sections import CUDA_GRAPHS, DEVICE, VERIFY, Device
 from compressor.storage.names import ONNXRUNTIME
 
 
@@ -92,6 +92,8 @@ class _Answers(Options):
 
 
 class PredictRequest(_Answers, _Engine, Request):
+    """What `compress predict` takes."""
+
     device: Device = DEVICE
     verify: bool = VERIFY
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 
 def directory() -> Path:
-    return Path(__file__).parents[1] / "example"
+    """Where the models and rows are."""
+    return Path(__file__).parent
 
 
 def model() -> Path:
+    """The bundled translator."""
     return directory() / "tatoeba-en-de"
 
 

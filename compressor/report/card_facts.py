@@ -1,4 +1,4 @@
-"""The front matter of a checkpoint's model card (README.md)."""
+"""Facts about a model that are not measured, as the front matter of its model card has them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from huggingface_hub import metadata_load
 
-CARD = "README.md"
+from compressor.storage.manifest import CARD
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,14 @@ class CardFacts:
 
 
 def read_card(directory: Path) -> CardFacts:
-    """The facts in a checkpoint's card; none where there is no card, or one of another kind."""
+    """Read the facts in a checkpoint's card.
+
+    Args:
+        directory: The checkpoint's directory.
+
+    Returns:
+        The facts; none where there is no card, or one of another kind.
+    """
     try:
         data = metadata_load(directory / CARD) or {}
     except (OSError, ValueError, yaml.YAMLError, RecursionError):

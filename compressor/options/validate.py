@@ -12,11 +12,11 @@ from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
 from compressor.options.assemble import assemble
 from compressor.options.declare import Options, declared_by
+from compressor.options.requests import DEFAULT_METHOD, Recipe, ScoreRequest
+from compressor.options.sections import CalibrationData, Columns, Export, Gate
 from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod
 from compressor.report.rules import Rule, parse_rules
-from compressor.request.recipe import DEFAULT_METHOD, Recipe, ScoreRequest
-from compressor.request.sections import CalibrationData, Columns, Export, Gate
 from compressor.runtime.session import choose_device
 from compressor.tasks import TASKS, Task
 from compressor.tasks.texts import SOURCE, TARGET, TextFile, texts_of
@@ -29,6 +29,7 @@ _UNTESTED = "test-rows-missing"
 
 
 def gate_rules(gate: Gate) -> list[Rule]:
+    """The rules that options of a gate ask for; UsageError for a malformed one."""
     return parse_rules(gate.model_dump())
 
 

@@ -10,10 +10,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME, engines_to_export
 from compressor.export.precision_names import BASE, split_precisions
-from compressor.model.card import CardFacts
 from compressor.options.bounds import Amounts, BatchSize, Beams, Resamples, Rows, Threads, Tokens
 from compressor.options.declare import Options, option, split_commas
-from compressor.results import Inconclusive
+from compressor.report.card_facts import CardFacts
+from compressor.report.rule import Inconclusive
 
 TASK = option(
     None, short="-t", panel="Model and output", help="What it is for, if not the usual task."
@@ -25,6 +25,8 @@ CUDA_GRAPHS = option(
 
 
 class Access(Options):
+    """How a checkpoint is opened."""
+
     panel: ClassVar[str] = "Model and output"
 
     revision: str | None = option(None, help="Branch, tag or commit of a hub model.")
@@ -33,11 +35,16 @@ class Access(Options):
     verify: bool = VERIFY
 
     def access(self) -> dict[str, Any]:
+        """Arguments of `open_checkpoint`."""
         return {name: getattr(self, name) for name in Access.model_fields}
 
 
 class ModelSection(Access):
-    path: str = option(name="model", short="-m", help="Checkpoint: a local directory or a hub id.")
+    """The checkpoint, its task and its languages."""
+
+    path: str = option(
+        name="model", short="-m", files=True, help="Checkpoint: a local directory or a hub id."
+    )
     task: str | None = TASK
     source_language: str | None = option(
         None, help="Code of the language that a multilingual model translates from, as in eng_Latn."
@@ -53,6 +60,8 @@ class ModelSection(Access):
 
 
 class Columns(Options):
+    """The columns of a table of rows."""
+
     panel: ClassVar[str] = "Data"
 
     source_column: str | None = option(
@@ -80,12 +89,16 @@ class Columns(Options):
     )
 
     def columns(self) -> dict[str, Any]:
+        """The options by name, for `Task.read_rows`."""
         return {name: getattr(self, name) for name in Columns.model_fields}
 
 
 class CalibrationData(Columns):
+    """Calibration rows."""
+
     calibration: str | None = option(
         None,
+        files=True,
         first=True,
         help="Rows to score, recover and fit int8 on: TSV, CSV, JSONL, or SRC,TGT text files; each "
         "may be packed (.gz, .zst).",
@@ -96,7 +109,11 @@ class CalibrationData(Columns):
 
 
 class Data(CalibrationData):
-    test: str | None = option(None, first=True, help="Rows to measure quality and speed on.")
+    """Calibration and test rows."""
+
+    test: str | None = option(
+        None, first=True, files=True, help="Rows to measure quality and speed on."
+    )
     test_rows: Rows | None = option(
         None, first=True, only_with="test", help="Use only the first N, at least 8."
     )
@@ -110,6 +127,8 @@ class TestData(Columns):
 
 
 class Export(Options):
+    """The graphs that are written."""
+
     panel: ClassVar[str] = "Export"
 
     precision: Annotated[list[str], BeforeValidator(split_precisions)] = option(
@@ -125,17 +144,21 @@ class Export(Options):
     )
     target_text: str | None = option(
         None,
+        files=True,
         help="Text in the target language, a sentence a line, or JSONL: exported decoders score "
         "only tokens that occur in it, or that anything can be spelled with.",
     )
     source_text: str | None = option(
         None,
+        files=True,
         help="Texts like those that the model will read, a text a line, or JSONL: an encoder keeps "
         "only the tokens that occur in them, or that anything can be spelled with.",
     )
 
 
 class MetricSettings(Options):
+    """How metrics count."""
+
     panel: ClassVar[str] = "Measurement"
 
     bleu_tokenizer: str | None = option(
@@ -151,11 +174,15 @@ class MetricSettings(Options):
 
 
 class Evaluation(MetricSettings):
+    """How quality is measured."""
+
     num_beams: Beams | None = option(None, help="Beam width; the checkpoint's own by default.")
     resamples: Resamples = option(1000, help="Bootstrap resamples.")
 
 
 class RunEvaluation(Evaluation):
+    """How a run measures quality, and what its report shows of it."""
+
     samples: int = option(
         4,
         ge=0,
@@ -173,6 +200,8 @@ BatchSizes = Annotated[
 
 
 class Benchmark(Options):
+    """How throughput is measured."""
+
     panel: ClassVar[str] = "Measurement"
 
     batch_size: BatchSizes = option(
@@ -202,10 +231,13 @@ class Benchmark(Options):
 
     @property
     def sizes(self) -> str:
+        """The batch sizes, for messages."""
         return ", ".join(map(str, self.batch_size))
 
 
 class Builds(Options):
+    """The builds of artifacts that are evaluated or timed."""
+
     panel: ClassVar[str] = "Measurement"
 
     precision: list[str] | None = option(
@@ -235,6 +267,7 @@ class Card(Options):
     )
 
     def over(self, known: CardFacts) -> CardFacts:
+        """The facts of the checkpoint's card, with these instead where they are given."""
         if self.card_license is not None:
             known = replace(known, license=self.card_license, license_name=None, license_link=None)
         base = (self.card_base_model,) if self.card_base_model else known.base_model
@@ -245,6 +278,8 @@ Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
 class Gate(Options):
+    """The rules that a report must meet."""
+
     panel: ClassVar[str] = "Gate"
 
     max_metric_drop: Amounts = option([], help="A metric may fall by at most this, as in bleu=0.5.")

@@ -7,6 +7,7 @@ Flags win over a recipe file, the file over the defaults. A recipe has the names
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -28,9 +29,7 @@ from compressor.options.assemble import (
     options_of_command,
 )
 from compressor.options.declare import option
-from compressor.recovery import RECOVERIES, RecoveryMethod
-from compressor.report import DEFAULT_FORMATS, FORMATS
-from compressor.request.sections import (
+from compressor.options.sections import (
     DEVICE,
     SEED,
     TASK,
@@ -49,6 +48,8 @@ from compressor.request.sections import (
     RunEvaluation,
     TestData,
 )
+from compressor.recovery import RECOVERIES, RecoveryMethod
+from compressor.report import DEFAULT_FORMATS, FORMATS
 from compressor.storage.input_files import read_text
 
 MOST_RECIPE = 256 << 10  # bytes; recipes have about two KiB
@@ -62,6 +63,8 @@ _RECOVERIES = (
 
 
 class Recipe(Request):
+    """What `compress run` takes."""
+
     model: ModelSection
     data: Data
     method: Annotated[UnitMethod, Chosen({**METHODS, **LEARNED})] = option(
@@ -86,6 +89,7 @@ class Recipe(Request):
 
     @classmethod
     def defaults(cls, values: Values) -> dict[str, Any]:
+        """Do not reconstruct weights that are trained with a learned mask."""
         # Reconstruction would undo what training did to weights.
         return {} if values.get("train_weights", "none") == "none" else {"recover": "none"}
 
@@ -96,6 +100,14 @@ class Recipe(Request):
             options |= options_of(step)
         return self.model_copy(update={"recovery": steps, "options": options})
 
+    def options_by_file_names(self) -> dict[str, Any]:
+        """The options, with files by their names: their contents count, not where they lie."""
+        declared = options_of_command(type(self))
+        return {
+            name: os.path.basename(value) if value and declared[name].files else value
+            for name, value in self.options.items()
+        }
+
     def to_yaml(self, budget: Budget | None = None) -> str:
         """All options as a recipe file, of the run or of the artifact of one of its budgets."""
         options = {**self.options, **({} if budget is None else options_of(budget))}
@@ -103,6 +115,8 @@ class Recipe(Request):
 
 
 class ScoreRequest(Request):
+    """What `compress score` takes."""
+
     panel: ClassVar[str] = "Method"
 
     model: ModelSection
@@ -121,6 +135,8 @@ class ScoreRequest(Request):
 
 
 class PruneRequest(Request):
+    """What `compress prune` takes."""
+
     model: ModelSection
     data: CalibrationData
     budget: Annotated[Counts, Chosen([Counts])]
@@ -132,6 +148,8 @@ class PruneRequest(Request):
 
 
 class ExportRequest(Request):
+    """What `compress export` takes."""
+
     model: ModelSection
     data: CalibrationData
     export: Export
@@ -147,6 +165,8 @@ class ExportRequest(Request):
 
 
 class EvaluateRequest(Request):
+    """What `compress evaluate` takes."""
+
     data: TestData
     builds: Builds
     evaluation: Evaluation
@@ -156,6 +176,8 @@ class EvaluateRequest(Request):
 
 
 class BenchRequest(Request):
+    """What `compress bench` takes."""
+
     data: TestData
     builds: Builds
     throughput: Benchmark
@@ -164,11 +186,15 @@ class BenchRequest(Request):
 
 
 class InspectRequest(Request):
+    """What `compress inspect` takes."""
+
     access: Access
     task: str | None = TASK
 
 
 class GateRequest(Request):
+    """What `compress gate` takes."""
+
     gate: Gate
     baseline: Path | None = option(
         None,
@@ -184,6 +210,8 @@ class GateRequest(Request):
 
 
 class ReportRequest(Request):
+    """What `compress report` takes."""
+
     format: list[str] = option(
         list(DEFAULT_FORMATS), help=f"{', '.join(FORMATS)}; default: {', '.join(DEFAULT_FORMATS)}."
     )
@@ -192,7 +220,11 @@ class ReportRequest(Request):
 
 
 def make_recipe(file: Path | None = None, **options: Any) -> Recipe:
-    """A recipe by the names of its flags, which win over a file: `make_recipe(model="m", seed=3)`.
+    """Make a recipe: `make_recipe(model="m", calibration="rows.tsv", macs=0.5)`.
+
+    Args:
+        file: a recipe file, over which the options win.
+        options: by the names of their flags.
 
     Raises:
         InputError: the file cannot be read.
@@ -204,12 +236,29 @@ def make_recipe(file: Path | None = None, **options: Any) -> Recipe:
 
 
 def make_request(kind: type[Asked], **options: Any) -> Asked:
-    """As `make_recipe`, for another command: `make_request(ExportRequest, model="m")`."""
+    """Make what another command takes: `make_request(ExportRequest, model="m")`.
+
+    Args:
+        kind: the class of the request.
+        options: by the names of their flags.
+
+    Raises:
+        UsageError: an option is wrong, or one is missing.
+    """
     return assemble(kind, options)
 
 
 def make_gate(file: Path | None = None, **options: Any) -> GateRequest:
-    """As `make_recipe`; of a recipe the rules are taken, and its other options are ignored."""
+    """Make the rules of a gate.
+
+    Args:
+        file: a recipe file, of which the rules are taken and other options are ignored.
+        options: by the names of their flags; they win over the file.
+
+    Raises:
+        InputError: the file cannot be read.
+        UsageError: it is no recipe, or an option in it or beside it is wrong.
+    """
     if file is None:
         return assemble(GateRequest, options)
     written = _read(file)
