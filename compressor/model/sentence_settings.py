@@ -132,7 +132,17 @@ class SentenceSettings:
 
 
 def read_sentence_settings(directory: Path) -> SentenceSettings | None:
-    """The settings of a checkpoint with `modules.json`; None for any other."""
+    """Read the settings of sentence-transformers.
+
+    Args:
+        directory: of a checkpoint.
+
+    Returns:
+        The settings; None where there is no `modules.json`.
+
+    Raises:
+        InputError: a file is malformed, or a setting is not supported.
+    """
     if not (directory / MODULES).exists():
         return None
     path = directory / SETTINGS

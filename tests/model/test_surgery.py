@@ -11,8 +11,9 @@ import torch
 import transformers
 
 from compressor.errors import VerificationError
-from compressor.model.architectures import ARCHITECTURES, find_sublayers
+from compressor.model.architectures import ARCHITECTURES
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
+from compressor.model.layers import find_sublayers
 from compressor.model.modes import computing_all_tokens
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import (
