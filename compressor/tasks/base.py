@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Objective(ABC):
-    """Base of a task's batches, its loss for scoring and learning, and what a dense model teaches."""
+    """Base of a task's batches, its loss for scoring and learning, and its distillation."""
 
     # Whether its rows have right answers, which the loss and some methods compare the logits with.
     has_answers: ClassVar[bool] = True
@@ -178,7 +178,7 @@ class Objective(ABC):
         return cross_entropy(logits, right, ignore_index=IGNORED, reduction="sum")
 
     def predictions(self, logits: Tensor) -> Tensor:
-        """Make what distillation compares of logits: log-probabilities, float32, of the same shape."""
+        """Make log-probabilities, float32, of logits: distillation compares them."""
         from torch.nn.functional import log_softmax
 
         return log_softmax(logits.float(), -1)
@@ -200,7 +200,7 @@ class Objective(ABC):
 
     @abstractmethod
     def term_mask(self, batch: Tensors) -> Tensor:
-        """Mark the logits that the loss uses: bool, [batch, …], without the last dimension of `logits`."""
+        """Mark the logits that the loss uses, in their shape without the last dimension; bool."""
 
     @abstractmethod
     def token_mask(self, batch: Tensors, kind: Kind) -> Tensor:
@@ -231,7 +231,7 @@ class Timed:
 
 
 class Answerer(ABC):
-    """Base of a task's answers: a model's, in PyTorch or as an artifact, in the form of targets of rows."""
+    """Base of a task's answers: a model's in PyTorch, or an artifact's, in the form of targets."""
 
     metrics: ClassVar[tuple[str, ...]]  # in `compressor.evaluation.METRICS`, the main one first
     ranked_metrics: ClassVar[tuple[str, ...]] = ()  # if the task has ranked rows and others
@@ -355,7 +355,7 @@ class Task(RowReader, Objective, Answerer, Deployment):
     auto_class: ClassVar[str]  # of transformers, which loads its checkpoints
 
     def fits(self, config: Any) -> bool:
-        """Whether the outputs of a model of `auto_class` are those of the task, by its configuration."""
+        """Whether models of `auto_class` with this configuration have the outputs of the task."""
         return True
 
     def require(self, checkpoint: Checkpoint) -> None:  # most need nothing
