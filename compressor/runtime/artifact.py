@@ -1,4 +1,4 @@
-"""What an artifact says about itself in `onnx/graphs.json`: a dataclass for each task."""
+"""The description of an artifact, `onnx/graphs.json`: a dataclass for each task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FileName = NewType("FileName", str)  # of a file in the same directory
 
 @dataclass(frozen=True, kw_only=True)
 class Artifact:
-    """What `graphs.json` says of every artifact; tasks have further entries.
+    """The entries of `graphs.json` that every artifact has; tasks have further ones.
 
     Args:
         schema: number of the layout of the file.
