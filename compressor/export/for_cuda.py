@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from onnx.helper import make_tensor_value_info
 
 from compressor.export.fused import LENGTHS, ROW_STARTS
-from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_tensor_of
+from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, has_rank
 from compressor.export.graphs import WEIGHTS_SUFFIX
 from compressor.export.verify import Expected, logit_check, relative_difference
 from compressor.results import Check
@@ -161,7 +161,7 @@ def _stays_packed(edit: GraphEdit, node: NodeProto, packed: Collection[str]) -> 
     weights = [name for name in node.input if name and name not in packed]
     tensors = [edit.constants.get(name) for name in weights]
     if node.op_type == "MatMul":
-        return is_tensor_of(tensors[0] if tensors else None, 2)
+        return has_rank(tensors[0] if tensors else None, 2)
     return all(tensor is not None and len(tensor.dims) <= 1 for tensor in tensors)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from onnx import ModelProto, NodeProto, TensorProto
 
 from compressor.export.fp16 import find_norms
-from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_tensor_of
+from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, has_rank
 
 LENGTHS = "lengths"  # real tokens of each row, [batch] int32
 # Those, and twice where rows begin if all are placed one behind the other, [3 x batch + 2] int32.
@@ -102,8 +102,8 @@ def _fuse_attention(
     transposed = edit.maker(key, "Transpose")
     tables: list[str] = []  # of cosines and sines for rotating queries and keys
     if transposed is not None and attribute(transposed, "perm") == [0, 1, 3, 2]:
-        query, *tables = _unrotated(edit, query)
-        key, *_ = _unrotated(edit, transposed.input[0])
+        query, *tables = _before_rotation(edit, query)
+        key, *_ = _before_rotation(edit, transposed.input[0])
     mix = _only(edit.only_reader(softmax.output[0], "MatMul"))
     merge = _only(edit.only_reader(mix.output[0], "Transpose"))
     last = _only(edit.only_reader(merge.output[0], "Reshape"))
@@ -180,7 +180,7 @@ def _part(edit: GraphEdit, value: str) -> tuple[NodeProto, int, int, int]:
     return split, list(split.output).index(reshape.input[0]), heads, width
 
 
-def _unrotated(edit: GraphEdit, value: str) -> tuple[str, str, str]:
+def _before_rotation(edit: GraphEdit, value: str) -> tuple[str, str, str]:
     """The value before rotation, and the tables of cosines and sines, of half a head's width."""
     straight, crossed = (edit.makes[name] for name in _only(edit.maker(value, "Add")).input)
     tables = [straight.input[1], crossed.input[1]]
@@ -212,7 +212,7 @@ def _replace_shapes(edit: GraphEdit) -> None:
         if node.op_type == "Range":
             start, limit, step = node.input
             if _numbers(edit, start, step) == [[0], [1]] and _is_length(edit, limit):
-                edit.read_instead(value, _positions(edit))
+                edit.redirect_readers(value, _positions(edit))
         elif node.op_type == "Slice":  # the first rows, or columns, of a table
             table, start, end, axes, steps = [*node.input, "", ""][:5]
             first, axis, step = _numbers(edit, start, axes, steps)
@@ -224,13 +224,13 @@ def _replace_shapes(edit: GraphEdit) -> None:
             readers = edit.readers(value)
             broadcast = all(reader.op_type in _BROADCASTING for reader in readers)
             if _is_length(edit, node.input[1]) and broadcast:
-                edit.read_instead(value, node.input[0])
+                edit.redirect_readers(value, node.input[0])
         elif node.op_type == "ConstantOfShape" and not node.attribute:
             # Zeros, which layers without units and without a bias return.
             for add in edit.readers(value):
                 if add.op_type == "Add" and add.output[0] not in edit.outputs:
                     (other,) = (name for name in add.input if name != value)
-                    edit.read_instead(add.output[0], other)
+                    edit.redirect_readers(add.output[0], other)
         elif node.op_type == "Reshape":  # of rows that were looked up by flattened indices
             rows = edit.maker(node.input[0], "Gather")
             flat = edit.maker(rows.input[1], "Reshape") if rows is not None else None
@@ -290,7 +290,7 @@ def _linear(edit: GraphEdit, value: str) -> tuple[str, str] | None:
     add = edit.maker(value, "Add")
     if add is not None:
         for product, bias in (add.input, reversed(add.input)):
-            if edit.maker(product, "MatMul") and is_tensor_of(edit.constants.get(bias), 1):
+            if edit.maker(product, "MatMul") and has_rank(edit.constants.get(bias), 1):
                 return product, bias
     return None
 

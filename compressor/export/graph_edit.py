@@ -68,7 +68,7 @@ def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
     return next(values, default)
 
 
-def is_tensor_of(tensor: TensorProto | None, dimensions: int) -> bool:
+def has_rank(tensor: TensorProto | None, dimensions: int) -> bool:
     """Whether there is a tensor, with so many dimensions."""
     return tensor is not None and len(tensor.dims) == dimensions
 
@@ -161,7 +161,7 @@ class GraphEdit:
         self.nodes = [*nodes, *self.nodes]
         self._index()
 
-    def read_instead(self, old: str, new: str) -> None:
+    def redirect_readers(self, old: str, new: str) -> None:
         """Let all readers of a value read another one."""
         for node in self.readers(old):
             node.input[:] = [new if name == old else name for name in node.input]

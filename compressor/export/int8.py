@@ -19,7 +19,7 @@ from compressor.export.graph_edit import (
     CONTRIBUTED,
     GraphEdit,
     attribute,
-    is_tensor_of,
+    has_rank,
     stored_array,
 )
 from compressor.runtime.artifact import GRAPH_DIRECTORY
@@ -144,7 +144,7 @@ class _Quantizer(GraphEdit):
             node.output[0]: node.input[0]
             for node in self.nodes
             if node.op_type == "Gather"
-            and is_tensor_of(self.constants.get(node.input[0]), 2)
+            and has_rank(self.constants.get(node.input[0]), 2)
             and node.input[1] == TOKENS
             and attribute(node, "axis", 0) == 0
         }
@@ -171,7 +171,7 @@ class _Quantizer(GraphEdit):
         return self.finish()
 
     def _is_vector(self, name: str) -> bool:
-        return is_tensor_of(self.constants.get(name), 1)
+        return has_rank(self.constants.get(name), 1)
 
     def _add(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> None:
         self.nodes.append(make_node(operator, inputs, [output], **attributes))

@@ -89,10 +89,10 @@ def _output_bias(block: nn.Module, hidden: Tensor) -> Tensor:
 
 
 class NoNeurons(nn.Module):
-    """Replaces the first module of a feed-forward part without neurons."""
+    """Replaces the block of a feed-forward part without neurons."""
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """Return the output bias, or what stands before it."""
+        """Return the output bias, or the hidden states where it follows behind the block."""
         return _output_bias(self, hidden_states)
 
 
@@ -150,7 +150,7 @@ class SharedPositionBias(nn.Module):
 
 
 @cache
-def _handing_on(attention: Any, *more: Any) -> Any:
+def _with_shared_bias(attention: Any, *more: Any) -> Any:
     """The class of the library with `SharedPositionBias` and more mixed in."""
     if issubclass(attention, SharedPositionBias):
         attention = attention.__bases__[-1]
@@ -165,7 +165,7 @@ def without_heads(attention: nn.Module, kind: str, index: int) -> nn.Module:
     made: Any = copy(attention)
     made._modules = {n: x for n, x in attention._modules.items() if n == BIAS_TABLE}
     made._buffers = {}
-    made.__class__ = _handing_on(made.__class__, NoHeads)
+    made.__class__ = _with_shared_bias(made.__class__, NoHeads)
     made.kind, made.index, made.kept_heads = kind, index, []
     return made
 
@@ -210,7 +210,7 @@ def keep_units(model: nn.Module, sublayer: PlacedSublayer, units: Sequence[int])
         block.register_buffer("kept_heads", torch.tensor(list(units)))
         if paths["position_bias"] == "first_layer":
             kind: Any = block.__class__
-            block.__class__ = _handing_on(kind)
+            block.__class__ = _with_shared_bias(kind)
         else:
             block.register_forward_pre_hook(OwnHeads(block))
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-class _Turns:
+class _GpuThread:
     """A thread that computes what others ask it for; it starts when it is needed first."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class _Turns:
         self._thread = Thread(target=self._work, name="compress-captures", daemon=True)
         self._starting = Lock()
 
-    def take(self, compute: Callable[[], Result]) -> Result:
+    def compute(self, compute: Callable[[], Result]) -> Result:
         """Compute in the thread and wait for the result; in the thread itself, at once."""
         if current_thread() is self._thread:
             return compute()
@@ -56,16 +56,16 @@ class _Turns:
             del asked, future, compute  # what they hold
 
     def _end(self) -> None:
-        """The GPU must not compute any more when the process takes its libraries down."""
+        """End the thread: the GPU must compute no more when the process takes its libraries down."""
         self._asked.put(None)
         self._thread.join()
 
 
-_TURNS = _Turns()
+_GPU_THREAD = _GpuThread()
 if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
-    os.register_at_fork(after_in_child=lambda: globals().update(_TURNS=_Turns()))
+    os.register_at_fork(after_in_child=lambda: globals().update(_GPU_THREAD=_GpuThread()))
 
 
 def in_turn(compute: Callable[..., Result], *arguments: Any) -> Result:
     """Call a function in the thread that captures; what it calls stays there."""
-    return _TURNS.take(partial(compute, *arguments))
+    return _GPU_THREAD.compute(partial(compute, *arguments))

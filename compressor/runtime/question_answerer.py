@@ -191,7 +191,7 @@ class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
         check_limits(stride=stride)
         require_texts(questions, contexts)
         most = self.artifact.max_source_tokens
-        return split(self._tokenizer.library, questions, contexts, most, stride)
+        return split_into_windows(self._tokenizer.library, questions, contexts, most, stride)
 
     def _answers(
         self,
@@ -223,7 +223,7 @@ class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
         return answers, sum(windows[0].cut for windows in groups)
 
 
-def split(
+def split_into_windows(
     tokenizer: Tokenizer,
     questions: Sequence[str],
     contexts: Sequence[str],

@@ -79,7 +79,7 @@ class TokenClassifier(EncoderRuntime[TaggingArtifact]):
         """Label each word of sentences that are split into words.
 
         Words that no token is left of, and those beyond the model's longest input, get `O`; a
-        warning counts sentences with such.
+        warning counts the sentences that were cut.
 
         Args:
             sentences: the words of each.

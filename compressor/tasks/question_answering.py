@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from compressor.errors import InputError
-from compressor.runtime.question_answerer import WINDOW, split
+from compressor.runtime.question_answerer import WINDOW, split_into_windows
 from compressor.tasks import tables
 from compressor.tasks.batching import Example, chunks, require_offsets
 from compressor.tasks.encoder import EncoderTask
@@ -111,7 +111,9 @@ class QuestionAnswering(EncoderTask):
         examples: list[Example] = []
         for chunk in chunks(rows.count):
             try:
-                windows = split(uncut, rows.sources[chunk], rows.pairs[chunk], max_source_tokens)
+                windows = split_into_windows(
+                    uncut, rows.sources[chunk], rows.pairs[chunk], max_source_tokens
+                )
             except ValueError as error:
                 raise InputError(
                     f"the checkpoint's tokenizer cannot join questions and contexts: {error}; give "
