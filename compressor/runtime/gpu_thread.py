@@ -56,7 +56,7 @@ class _GpuThread:
             del asked, future, compute  # what they hold
 
     def _end(self) -> None:
-        """End the thread: the GPU must compute no more when the process takes its libraries down."""
+        """End the thread: the GPU must not compute any more when the process ends."""
         self._asked.put(None)
         self._thread.join()
 

@@ -128,7 +128,7 @@ class Engine(ABC):
         """Version and kinds of models, or why the engine is absent, for `compress doctor`.
 
         Args:
-            has_gpu: whether onnxruntime can run on CUDA here.
+            has_gpu: whether the machine has an NVIDIA GPU.
         """
         try:
             return f"{cls.version()}, for {' and '.join(f'{kind}s' for kind in cls.kinds)}"
