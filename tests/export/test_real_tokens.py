@@ -31,15 +31,11 @@ from compressor.results import Check
 from compressor.runtime.session import open_session
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
-from tests.helpers.heads import save_head, tiny_head
+from tests.helpers.heads import SMALL, save_head, tiny_head
 from tests.helpers.runtime_artifacts import export
 from tests.helpers.tiny import ragged_batch, word_tokenizer
 
 ID = "onnx-differs"
-SMALL: dict[str, dict[str, Any]] = {
-    "deberta-v2": {"num_hidden_layers": 2},
-    "modernbert": {"num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"]},
-}
 MASK = np.array([[1, 1, 1, 1], [1, 1, 0, 0]])
 
 
