@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo
 
+from compressor.storage.names import ONNXRUNTIME
+
 # Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
 HALF_RANGE = "values within float16's range"
-DEFAULT_ENGINE = "onnxruntime"  # runs every artifact
 FROM_FILE = {"file": True}  # validation context of what is read from a file
 # In binary floating point a drop of exactly 0.5 may come out as 0.5000000000000071.
 ROUNDING = 1e-9
@@ -119,7 +120,7 @@ class Variant(ResultModel):
     embedding_rows: Whole | None = None  # of an encoder's tokens
     embedding_bytes: Whole | None = None  # of these rows in float32
     precision: str
-    engine: str = DEFAULT_ENGINE  # that ran it
+    engine: str = ONNXRUNTIME  # that ran it
     base: str = ""  # name of the float32 model that this is another precision, or engine, of
     default: bool = True  # whether the runtime takes this precision where none is named
     selection: str = ""  # how the units were chosen, in words, where scores alone do not say
@@ -134,7 +135,7 @@ class Variant(ResultModel):
     @property
     def in_default_engine(self) -> bool:
         """Whether the engine that runs every artifact ran it."""
-        return self.engine == DEFAULT_ENGINE
+        return self.engine == ONNXRUNTIME
 
     @property
     def counts(self) -> dict[str, int]:

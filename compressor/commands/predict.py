@@ -100,9 +100,9 @@ classify = _answering(
 
 def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Runtime[Any]:
     from compressor.options.declare import as_flag
-    from compressor.options.table import opened
-    from compressor.runtime.artifact import read_artifact
+    from compressor.options.table import import_object
     from compressor.runtime.engines import choose_engine
+    from compressor.runtime.opening import read_artifact
     from compressor.tasks import TASKS
 
     artifact, named = read_artifact(directory), request.precision
@@ -111,7 +111,7 @@ def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Run
             f"{directory} holds a {artifact.task} model; use `compress predict`",
             id="artifact-of-another-task",
         )
-    runtime: type[Runtime[Any]] = opened(TASKS[artifact.task].runtime)
+    runtime: type[Runtime[Any]] = import_object(TASKS[artifact.task].runtime)
     for name in TASK_OPTIONS:
         value = getattr(request, name)
         if value not in (None, False) and name not in runtime.line_options:

@@ -32,9 +32,15 @@ Merges = dict[tuple[str, str], tuple[int, str]]
 
 
 def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
-    """An encoder's checkpoint with only the tokens of a text; it shares all other weights.
+    """Cut an encoder's checkpoint to the tokens of a text; it shares all other weights.
 
-    InputError for a tokenizer that cannot be reduced.
+    Args:
+        checkpoint: of an encoder.
+        file: texts like those that the model will read.
+
+    Raises:
+        InputError: the tokenizer cannot be reduced, or the file cannot be read.
+        VerificationError: the smaller tokenizer splits a text of the file differently.
     """
     tokenizer = checkpoint.tokenizer
     kind = _model(tokenizer)["type"] if tokenizer.is_fast else type(tokenizer).__name__
@@ -134,7 +140,12 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
 
 
 def cut_file(path: Path, kept: Sequence[int]) -> None:
-    """Keep tokens of a `tokenizer.json`, all added ones among them; new ids are positions."""
+    """Cut a `tokenizer.json`, in place.
+
+    Args:
+        path: the file.
+        kept: ids, ascending, all added tokens among them; new ids are their places here.
+    """
     data = json.loads(path.read_text(encoding="utf-8"))
     numbers = {old: new for new, old in enumerate(kept)}
     model = data["model"]
@@ -169,11 +180,18 @@ def cut_file(path: Path, kept: Sequence[int]) -> None:
 
 
 def short_tokens(tokenizer: Any, seen: Collection[int]) -> set[int]:
-    """Ids of single characters and bytes, and of what the tokens of a text are built from.
+    """Find single characters and bytes, and what the tokens of a text are built from.
 
     WordPiece takes the longest token that matches, which is kept. Unigram maximizes the sum of
     scores; that of unknown characters depends on the lowest, whose token is kept. BPE merges pairs
     in the order of its list: all parts of a kept token are kept.
+
+    Args:
+        tokenizer: of a kind in `KINDS`.
+        seen: ids of the tokens of the text.
+
+    Returns:
+        Their ids.
     """
     model = _model(tokenizer)
     if model["type"] == "Unigram":

@@ -23,8 +23,10 @@ from compressor.model.tokenizer import target_ids
 from compressor.runtime.batching import in_chunks
 from compressor.runtime.text import Encoded, TextTokenizer
 
-# Largest numbers of rows, of texts in pairs and truncated, and of decoded tokens, evenly spread.
-MOST_ROWS, MOST_CUT, _DECODED = 200, 200, 1024
+# Largest numbers of what is compared, evenly spread.
+MOST_ROWS = 200
+MOST_CUT = 200  # texts in pairs, and texts that are truncated
+_DECODED = 1024  # tokens that are decoded
 _CUT = 24  # tokens to truncate to; longer texts below have more
 _SHOWN = 60  # characters of a text in a message
 # (texts, second texts, largest number of tokens of a row) -> rows; rows of tokens -> texts
@@ -47,7 +49,7 @@ class TokenizerProbe:
     def of(
         cls, checkpoint: Checkpoint, texts: Sequence[str], pairs: Sequence[str] | None = None
     ) -> TokenizerProbe:
-        """For a checkpoint, with some of its rows."""
+        """Take a checkpoint's tokenizer, with some of its rows."""
         tokenizer, writes = checkpoint.tokenizer, checkpoint.entry.decoder is not None
         difficult = difficult_texts(tokenizer)
         firsts = [*difficult, *evenly_spread(texts, MOST_ROWS)]

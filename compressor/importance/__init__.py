@@ -18,7 +18,7 @@ from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores, Sublayer, Units, units_of
 from compressor.options.bounds import Positive
 from compressor.options.declare import Options, option
-from compressor.options.table import Table, opened
+from compressor.options.table import Table, import_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -103,7 +103,7 @@ class ScoringMethod(UnitMethod):
             For each sublayer one number per unit, [units], higher is more important. Units that the
             mask removes may have any finite number; `score_units` sets it to 0.
         """
-        raw: RawScores = opened(self.function)(self, scoring)
+        raw: RawScores = import_object(self.function)(self, scoring)
         return raw
 
     def normalization(self, mixed: bool) -> Normalize:

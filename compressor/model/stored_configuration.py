@@ -36,7 +36,9 @@ def follow_stored(config: Any, values: Mapping[str, Any], entry: Architecture, p
 
     Args:
         config: as transformers has made it of the file.
-        values: those in the file, which is at `path`.
+        values: those in the file.
+        entry: of the architecture.
+        path: of the file.
 
     Raises:
         InputError: a value that the model would be computed without.
@@ -94,7 +96,7 @@ def needs_own_class(config: Any, entry: Architecture) -> bool:
 
 
 def configuration_difference(config: Any, entry: Architecture) -> str:
-    """What transformers alone would compute otherwise; empty for nothing."""
+    """Say what transformers alone would compute otherwise; empty for nothing."""
     if not needs_own_class(config, entry):
         return ""
     return (

@@ -45,12 +45,14 @@ _DECODED = 512  # tokens
 
 
 def open_tokenizer(directory: Path, trust_remote_code: bool = False, writes: bool = False) -> Any:
-    """The tokenizer of a directory, as transformers opens it, with the pipeline of its own file.
+    """Open the tokenizer of a directory as transformers does, with the pipeline of its own file.
 
     Of a fast one, `stored_limits` says how the file cuts and pads, `follows_file` whether its
     pipeline is another than its class builds, and `difference` what that changes (mostly nothing).
 
     Args:
+        directory: of the checkpoint.
+        trust_remote_code: whether transformers may run the tokenizer's own code.
         writes: the model writes texts, so that decoding counts, and pairs do not.
 
     Raises:
@@ -195,7 +197,7 @@ def _answers(
 
 
 def _parts_that_differ(file: Tokenizer, built: Tokenizer) -> list[str]:
-    """What differs in two pipelines, in words."""
+    """Name the parts that differ in two pipelines."""
     parts = [
         name.replace("_", "-")
         for name in _PARTS

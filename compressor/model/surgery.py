@@ -38,7 +38,13 @@ SURGERY_TOLERANCE = 1e-4
 
 
 def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Module:
-    """A copy of `model` without the units that `mask` removes; it shares what loses nothing."""
+    """A copy of a model without the units that a mask removes; it shares what loses nothing.
+
+    Args:
+        model: of the dense shape.
+        sublayers: of it.
+        mask: which units stay, and which layers are skipped.
+    """
     pruned = shared_copy(model)
     remove_units(pruned, sublayers, mask)
     return pruned
@@ -93,7 +99,13 @@ def restore_shape(
 def gated(
     model: nn.Module, sublayers: Sequence[Sublayer], gates: Mapping[str, Tensor]
 ) -> Iterator[None]:
-    """Multiply units' slices by `gates`, sublayer name -> [units], while the context lasts."""
+    """Multiply each unit's slice by its gate while the context lasts.
+
+    Args:
+        model: of the dense shape.
+        sublayers: of it.
+        gates: sublayer name -> [units]; sublayers without an entry stay as they are.
+    """
     with hooks(
         model.get_submodule(x.output).register_forward_pre_hook(
             _gate_hook(gates[x.name], x.unit_width)
@@ -113,6 +125,7 @@ def _gate_hook(gate: Tensor, unit_width: int) -> Hook:
 
 
 def mask_gates(mask: Mask) -> dict[str, Tensor]:
+    """Gates of 0 and 1 of a mask, [units] float32, of the sublayers that lose units."""
     return {
         name: torch.tensor(flags, dtype=torch.float32)
         for name, flags in mask.keep.items()
@@ -132,6 +145,10 @@ def verify_surgery(
     """Compare the pruned model's logits with those of the gated dense model.
 
     Args:
+        dense: the dense model.
+        pruned: without the units that the mask removes.
+        sublayers: of the dense model.
+        mask: which units stay, and which layers are skipped.
         batches: without labels; they should have padding.
         on_tokens: whether logits are of an encoder's tokens, [rows, tokens, …]; nothing reads those
             of padding, and they are left out.
@@ -163,7 +180,7 @@ def verify_surgery(
 
 
 def relative_difference(actual: Tensor, expected: Tensor) -> float:
-    """max |actual - expected| / max |expected|; NaN if either holds one."""
+    """Compute max |actual - expected| / max |expected|; NaN if either holds one."""
     return float((actual - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
 
 
@@ -194,6 +211,7 @@ class SkippedLayer(nn.Module):
         *args: object,
         **kwargs: object,
     ) -> Any:
+        """Return the hidden states as they are, in the form of the layer's outputs."""
         if self.path:
             attention = self.get_submodule(self.path)
             _, bias, _ = attention(hidden_states, attention_mask, position_bias=position_bias)
@@ -202,6 +220,7 @@ class SkippedLayer(nn.Module):
 
 
 def skip_layers(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
+    """Let a model skip the layers that a mask drops, in place."""
     entry = architecture_of(model)
     for path, layers in by_layer(x for x in sublayers if x.layer in mask.dropped).items():
         attention = layers[0] if entry.position_bias == "first_layer" else None
@@ -222,7 +241,7 @@ def skipped(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> Iter
             model.set_submodule(path, layer)
 
 
-def left_of(model: nn.Module, sublayers: Sequence[Sublayer]) -> list[Sublayer]:
+def remaining_sublayers(model: nn.Module, sublayers: Sequence[Sublayer]) -> list[Sublayer]:
     """The sublayers whose Transformer layer the model does not skip."""
     layers = {x.layer_path: model.get_submodule(x.layer_path) for x in sublayers}
     return [x for x in sublayers if not isinstance(layers[x.layer_path], SkippedLayer)]

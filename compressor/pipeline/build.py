@@ -30,8 +30,8 @@ from compressor.pipeline.recover import recover
 from compressor.pipeline.setup import ArtifactPlan, RunSetup
 from compressor.recovery import Recovered
 from compressor.results import Check, Ranking, Variant
-from compressor.runtime.artifact import count_output_tokens, read_artifact
 from compressor.runtime.engines import engine_class
+from compressor.runtime.opening import count_output_tokens, read_artifact
 from compressor.steps import Steps
 from compressor.storage.files import written_at_once
 from compressor.tasks import TASKS

@@ -19,7 +19,8 @@ from compressor.options.requests import BenchRequest, EvaluateRequest
 from compressor.options.validate import check_options
 from compressor.progress import SILENT, Progress
 from compressor.results import Comparison, Quality, Throughput
-from compressor.runtime.artifact import Artifact, read_description, require_files
+from compressor.runtime.artifact import Artifact
+from compressor.runtime.opening import read_description, require_files
 from compressor.storage.manifest import require_unchanged
 from compressor.tasks import TASKS, Rows
 from compressor.throughput import Subject, benchmark

@@ -13,7 +13,7 @@ from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.sublayers import Mask
-from compressor.model.surgery import left_of
+from compressor.model.surgery import remaining_sublayers
 from compressor.options.sections import Columns
 from compressor.pipeline.inputs import ModelAndRows
 from compressor.progress import Progress
@@ -47,7 +47,7 @@ def recover(
     """
     job = recovery.RecoveryJob(
         dense=source.checkpoint.model, pruned=pruned, mask=mask,
-        layers=left_of(pruned, source.checkpoint.layers),
+        layers=remaining_sublayers(pruned, source.checkpoint.layers),
         examples=source.examples, text=text, task=source.task,
         seed=source.seed, device=source.device, state=state,
         report=source.progress.message, progress=partial(source.progress.update, "recovery"),

@@ -21,7 +21,7 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import KINDS, Mask, Scores, Sublayer, kind_of
 from compressor.options.sections import CalibrationData
-from compressor.options.table import opened
+from compressor.options.table import import_object
 from compressor.options.validate import check_options, require_rows
 from compressor.pipeline import inputs
 from compressor.pipeline.score import score
@@ -185,7 +185,7 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
     model, rows = _open(request, progress)
     # The name becomes part of the ids in the SVG, which are random without it.
     with plot_style(stem.name):
-        result: Result = opened(request.function)(model, rows, request)
+        result: Result = import_object(request.function)(model, rows, request)
         data = {
             "schema": 1,
             "study": request.name,

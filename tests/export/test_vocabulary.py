@@ -33,7 +33,8 @@ from compressor.pipeline.inputs import make_check_batches
 from compressor.pipeline.run import export_checkpoint, run
 from compressor.report.schema import load_report
 from compressor.runtime import Classifier, Translator
-from compressor.runtime.artifact import OutputTokens, count_output_tokens
+from compressor.runtime.generation import OutputTokens
+from compressor.runtime.opening import count_output_tokens
 from compressor.tasks import TASKS
 from compressor.tasks.texts import SOURCE, TARGET, TextFile
 from tests.helpers import toy

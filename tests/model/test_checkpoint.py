@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 import compressor
 from compressor.errors import InputError, UsageError
 from compressor.model import checkpoint, memory
-from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import open_checkpoint, round_to, save_checkpoint
+from compressor.model.layers import find_sublayers
 from compressor.model.memory import free_bytes, release, trim_memory
 from compressor.model.surgery import prune, remove_units
 from compressor.model.weights import computed_weights

@@ -11,16 +11,17 @@ import torch
 import transformers
 
 from compressor.errors import VerificationError
-from compressor.model.architectures import ARCHITECTURES, find_sublayers
+from compressor.model.architectures import ARCHITECTURES
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
+from compressor.model.layers import find_sublayers
 from compressor.model.modes import computing_all_tokens
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import (
     gated,
-    left_of,
     mask_gates,
     names_without_skipped,
     prune,
+    remaining_sublayers,
     restore_shape,
     skipped,
     verify_surgery,
@@ -132,7 +133,7 @@ def test_names_of_a_model_without_skipped_layers_are_those_of_its_weights():
     layers = find_sublayers(model)
     mask = Mask.full(layers).without_layers(["encoder.1"])
     pruned = prune(model, layers, mask)
-    assert {x.layer for x in left_of(pruned, layers)} == {"encoder.0", "encoder.2"}
+    assert {x.layer for x in remaining_sublayers(pruned, layers)} == {"encoder.0", "encoder.2"}
     names = names_without_skipped(pruned)
     assert names.keys() == pruned.state_dict().keys()
     weight = "attention.self.query.weight"

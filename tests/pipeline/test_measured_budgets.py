@@ -27,7 +27,7 @@ from compressor.pipeline.run import run
 from compressor.progress import SILENT
 from compressor.report.schema import load_report
 from compressor.results import Throughput
-from compressor.runtime.artifact import read_artifact
+from compressor.runtime.opening import read_artifact
 from compressor.tasks import TASKS
 from compressor.throughput import Subject
 from compressor.training.data import hold_out
