@@ -23,6 +23,8 @@ from compressor.model.modes import quiet_transformers, shared_copy
 from compressor.model.stored_tokenizer import open_tokenizer
 from compressor.model.tokenizer import save_tokenizer
 from compressor.runtime.batching import in_chunks
+from compressor.runtime.token_classifier import words_of
+from compressor.tasks import TASKS
 from compressor.tasks.texts import TextFile
 
 KINDS = ("WordPiece", "Unigram", "BPE")
@@ -48,13 +50,15 @@ def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
             f"tokenizer.json, and that of {checkpoint.name} is a {kind}; leave it out",
             id="tokenizer-cannot-be-cut",
         )
-    chunks = (_ids(tokenizer, texts) for texts in in_chunks(file.each(), CHUNK))
+    words = TASKS[checkpoint.task].reads_words
+    chunks = (_ids(tokenizer, texts, words) for texts in in_chunks(file.each(), CHUNK))
     seen = {i for rows in chunks for ids in rows for i in ids}
     kept = sorted(seen | _always_kept(checkpoint) | short_tokens(tokenizer, seen))
     smaller = _cut_tokenizer(checkpoint, kept)
     # The file is read again, since it may be too large to keep.
     for texts in in_chunks(file.each(), CHUNK):
-        for ids, new_ids in zip(_ids(tokenizer, texts), _ids(smaller, texts), strict=True):
+        rows = (_ids(x, texts, words) for x in (tokenizer, smaller))
+        for ids, new_ids in zip(*rows, strict=True):
             if ids != [kept[i] for i in new_ids]:
                 raise VerificationError(
                     f"the smaller tokenizer splits a text of {file.path} with {len(ids)} tokens "
@@ -70,8 +74,14 @@ def embedding_rows(model: Any) -> tuple[int, int]:
     return len(table), 4 * table.numel()
 
 
-def _ids(tokenizer: Any, texts: list[str]) -> Any:
-    return tokenizer(texts, return_attention_mask=False, verbose=False)["input_ids"]
+def _ids(tokenizer: Any, texts: list[str], words: bool) -> list[list[int]]:
+    """Token ids of texts; with `words` also as they are where the words are read one by one."""
+    options = {"return_attention_mask": False, "verbose": False}
+    ids = list(tokenizer(texts, **options)["input_ids"])
+    if words:
+        sentences = [words_of(text) for text in texts]
+        ids += tokenizer(sentences, is_split_into_words=True, **options)["input_ids"]
+    return ids
 
 
 def _always_kept(checkpoint: Checkpoint) -> set[int]:

@@ -146,7 +146,7 @@ def require_embeddings(
     with quiet_transformers():
         encoded = tokenizer(*(["a", "a"] if pair else ["a"]))
     config, what = model.config, "a pair of texts" if pair else "a text"
-    highest = max(encoded["input_ids"])
+    highest = max(encoded["input_ids"], default=0)
     if highest >= config.vocab_size:
         raise InputError(
             f"the tokenizer of {where} gives {what} the token number {highest:,}, and the model "
@@ -155,7 +155,7 @@ def require_embeddings(
             id="tokenizer-of-another-model",
         )
     # The model is handed those that the tokenizer gives unasked.
-    highest = max(encoded.get("token_type_ids", [0]))
+    highest = max(encoded.get("token_type_ids", ()), default=0)
     if types is not None and highest >= types:
         known = config.type_vocab_size
         only = "" if types == known else f", of which graphs of {config.model_type} know 0 alone"

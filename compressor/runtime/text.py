@@ -155,7 +155,6 @@ class TextTokenizer:
         require_texts(texts, pairs)
         rows: list[Any] = self._normalized(texts)
         if pairs is not None:
-            self._require_pairs()
             rows = list(zip(rows, self._normalized(pairs), strict=True))
         return list(self.library.encode_batch(rows))
 
@@ -174,14 +173,27 @@ class TextTokenizer:
         return list(self.library.encode_batch(words, is_pretokenized=True))
 
     def rows(self, encodings: Iterable[Encoding]) -> list[Encoded]:
-        """Take the token ids out of encodings; pieces without an id become the unknown token."""
+        """Take the token ids out of encodings; pieces without an id become the unknown token.
+
+        Raises:
+            InputError: a token has a type that the model does not know.
+        """
         rows, limit = [], self._first_without_id
         for encoding in encodings:
             ids = encoding.ids
             # Most rows have no piece without an id, and are not copied.
             if limit is not None and max(ids, default=0) >= limit:
                 ids = [self._unknown if token >= limit else token for token in ids]
-            row = Encoded(ids, encoding.type_ids, bool(encoding.overflowing))
+            types = encoding.type_ids
+            if self.token_types is not None and max(types, default=0) >= self.token_types:
+                # Of single texts this was checked when the checkpoint was opened.
+                raise InputError(
+                    f"{self._path} gives a pair of texts the token type {max(types)}, and the "
+                    f"model has {self.token_types} (token_types in graphs.json), from 0 on; give "
+                    "single texts",
+                    id="token-type-unknown",
+                )
+            row = Encoded(ids, types, bool(encoding.overflowing))
             if self._language is not None:
                 index, token = self._language
                 row[index] = token
@@ -191,16 +203,6 @@ class TextTokenizer:
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """The text of each row of ids, special tokens left out."""
         return list(self.library.decode_batch([list(row) for row in rows]))
-
-    def _require_pairs(self) -> None:
-        """Raise `InputError` if the tokenizer gives a pair a type that the model does not know."""
-        highest = max(self.library.encode("a", "a").type_ids, default=0)
-        if self.token_types is not None and highest >= self.token_types:
-            raise InputError(
-                f"{self._path} gives a pair of texts the token type {highest}, and the model has "
-                f"{self.token_types} (token_types in graphs.json), from 0 on; give single texts",
-                id="token-type-unknown",
-            )
 
     def _normalized(self, texts: Sequence[str]) -> list[str]:
         """Texts by SentencePiece's rules, but for added tokens, which are matched before."""

@@ -152,8 +152,8 @@ class TokenClassifier(EncoderRuntime[TaggingArtifact]):
             if ids[token] == unknown:
                 goes_on = False
             elif marks:
-                # A letter that lower-casing or removing accents made of two goes on, too.
-                goes_on = len(library.id_to_token(ids[token])) != end - start
+                # So does the first token of a word whose accents the tokenizer removes.
+                goes_on = len(library.id_to_token(ids[token]) or "") != end - start
             else:
                 # Some tokenizers' tokens begin with the space before a word, others' after it.
                 goes_on = start > 0 and " " not in text[start - 1 : start + 1]

@@ -37,6 +37,7 @@ class Objective(ABC):
     # Whether its rows have right answers, which the loss and some methods compare the logits with.
     has_answers: ClassVar[bool] = True
     one_example_per_row: ClassVar[bool] = True  # else a long row may have several
+    reads_words: ClassVar[bool] = False  # whether rows are words, which are read one by one
     # Whether distillation from text needs the dense model's answers to it (sequence-level
     # distillation), because the model reads the targets.
     learns_from_answers: ClassVar[bool] = False

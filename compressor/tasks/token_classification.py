@@ -59,6 +59,7 @@ class TokenClassification(LabelTask):
     usage = 'print(model.tag(["First text.", "Second one."]))'
     answers = "labels of tokens"
     head_on_tokens = True
+    reads_words = True
 
     @override
     def metrics_of(self, rows: Rows) -> tuple[str, ...]:
@@ -200,6 +201,8 @@ def _warn_of_other_tokens(checkpoint: Checkpoint) -> None:
     from compressor.model.modes import quiet_transformers
 
     tokenizer = checkpoint.tokenizer
+    if not tokenizer.is_fast:
+        return  # refused where rows are read
     with quiet_transformers():
         given, text = tokenizer(["a", "a"], is_split_into_words=True), tokenizer("a a")
     if given["input_ids"] != text["input_ids"]:

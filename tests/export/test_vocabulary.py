@@ -41,7 +41,7 @@ from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 from tests.helpers.exports import no_exports
-from tests.helpers.heads import WORDS, trained
+from tests.helpers.heads import WORDS, tiny_head, trained
 from tests.helpers.runs import recipe, request
 from tests.helpers.tiny import LABELS, facts, tiny_model, uneven_mask
 
@@ -252,6 +252,29 @@ def test_texts_that_it_covers_have_the_same_tokens_and_logits(name: str, tmp_pat
     for text in changed:
         decoded = tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True)
         assert decoded.replace(" ", "") == text.replace(" ", "")
+
+
+def test_words_of_a_tagger_have_the_same_tokens_one_by_one(tmp_path):
+    """Of bytes without a space in front of each, which a text has."""
+    tokenizer = trained("roberta")
+    model = tiny_head("roberta", "token-classification")
+    model.resize_token_embeddings(len(tokenizer))
+    model.config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(tmp_path / "dense")
+    tokenizer.save_pretrained(tmp_path / "dense")
+    dense = open_checkpoint(str(tmp_path / "dense"))
+    smaller = cut_vocabulary(dense, TextFile(text_file(tmp_path / "text", COVERED), SOURCE))
+    assert len(smaller.tokenizer) < len(dense.tokenizer)
+    for text in COVERED:
+        given, joined, cut = (
+            x.convert_ids_to_tokens(x(words, is_split_into_words=words != text)["input_ids"])
+            for x, words in (
+                (dense.tokenizer, text.split()), (dense.tokenizer, text),
+                (smaller.tokenizer, text.split()),
+            )
+        )  # fmt: skip
+        assert cut == given
+        assert given != joined or len(text.split()) < 2
 
 
 def test_a_run_delivers_fewer_rows_and_compares_with_all(tmp_path, capsys):
