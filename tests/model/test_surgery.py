@@ -29,6 +29,7 @@ from compressor.model.surgery import (
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.heads import ENCODERS, HEADS, save_head
+from tests.helpers.runtime_artifacts import vary
 from tests.helpers.tiny import (
     BUILDERS,
     RELATIVES,
@@ -178,6 +179,22 @@ def test_a_skipped_layer_hands_on_what_it_got_and_what_the_next_ones_read():
         with skipped(model, layers, Mask.full(layers).without_layers(first)):
             torch.testing.assert_close(model(**batch).logits, expected)
         assert not torch.allclose(model(**batch).logits, expected)
+
+
+@torch.no_grad()
+def test_translators_generate_with_a_skipped_first_layer_as_without_a_cache():
+    """transformers reads the number of tokens so far from the first layer's cache."""
+    for name in ("mbart", "t5"):
+        model = tiny_model(name)
+        layers, batch = find_sublayers(model), ragged_batch(model)
+        source = {key: batch[key] for key in ("input_ids", "attention_mask")}
+        vary(model, 3)
+        pruned = prune(model, layers, Mask.full(layers).without_layers(["decoder.0"]))
+        for beams in (1, 3):
+            options = {"num_beams": beams, "do_sample": False, "max_length": 12}
+            expected = pruned.generate(**source, **options, use_cache=False)
+            assert torch.equal(pruned.generate(**source, **options), expected)
+            assert len(expected.unique()) > 4, "the test needs varied outputs"
 
 
 @torch.no_grad()
