@@ -12,8 +12,9 @@ from compressor.budgets.base import (
     Budget,
     Choice,
     CompetingUnits,
-    Evaluator,
     Limits,
+    Scorer,
+    cut_in_steps,
     scores_of_none,
 )
 from compressor.budgets.units import RemovalPath, UnitCosts, parse_amount, removal_path, select
@@ -46,6 +47,7 @@ class Counts(Budget):
         return f"keep {self.keep[0]}" if self.keep else f"remove {self.remove[0]}"
 
     def amounts(self, full: Mask) -> dict[str, int]:
+        """Pool -> units to keep, of a model with these units; UsageError for what it lacks."""
         if self.keep:
             return parse_amount("keep", self.keep[0], full)
         return parse_amount("remove", self.remove[0], full)
@@ -70,14 +72,14 @@ class Counts(Budget):
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
         return self.amounts(full), None
 
-    def choose(self, evaluator: Evaluator) -> Choice:
-        limits = evaluator.limits
+    def choose(self, limits: Limits, scorer: Scorer) -> Choice:
+        """Remove the units with the lowest scores, as many at once as `scorings` says."""
 
         def cut_to(target: Mapping[str, int], scores: Scores, mask: Mask) -> Mask:
             return select(scores, mask, target, limits.floors, limits.multiples)
 
         targets = step_targets(limits.full, self.amounts(limits.full), self.scorings)
-        return evaluator.cut_in_steps([partial(cut_to, target) for target in targets])
+        return cut_in_steps([partial(cut_to, target) for target in targets], limits, scorer)
 
 
 class SteppedCounts(Counts):
@@ -124,7 +126,8 @@ class Penalty(Budget):
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
         return None, self.penalty
 
-    def choose(self, evaluator: Evaluator) -> Choice:
+    def choose(self) -> Choice:
+        """Never called: gates choose, by the penalty of `to_learn`."""
         raise AssertionError("gates choose, by the penalty of `to_learn`")
 
 
@@ -159,17 +162,20 @@ class Macs(CompetingUnits):
         """The smallest share of the multiply-adds that can be asked for."""
         return _longest_path(limits, costs).shares[-1]
 
-    def choose(self, evaluator: Evaluator) -> Choice:
-        limits, costs = evaluator.limits, evaluator.costs
+    def choose(self, limits: Limits, costs: UnitCosts, scorer: Scorer) -> Choice:
+        """Remove the units with the lowest score per cost, down to the share of `macs`.
+
+        Raises:
+            UsageError: more is left when all is removed that may be.
+        """
 
         def cut_to(share: float, scores: Scores, mask: Mask) -> Mask:
             path = removal_path(scores, mask, limits.floors, costs, limits.multiples, limits.even)
             return path.mask(path.position_at(share))
 
         removed, steps = 1 - self.macs[0], self.steps
-        return evaluator.cut_in_steps(
-            [partial(cut_to, 1 - removed * step / steps) for step in range(1, steps + 1)]
-        )
+        shares = [1 - removed * step / steps for step in range(1, steps + 1)]
+        return cut_in_steps([partial(cut_to, share) for share in shares], limits, scorer)
 
 
 def _longest_path(limits: Limits, costs: UnitCosts) -> RemovalPath:

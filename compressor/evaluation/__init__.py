@@ -17,7 +17,7 @@ from compressor.evaluation.significance import (
     compare_rows,
     confidence_bounds,
     lower_bound,
-    require_sight,
+    require_above_chance,
     rows_to_settle,
     scaled_rows,
 )
@@ -31,8 +31,8 @@ __all__ = [
     "main_metric",
     "metrics_for",
     "metrics_of",
+    "require_above_chance",
     "require_references",
-    "require_sight",
     "rows_to_settle",
     "scaled_rows",
     "score_rows",

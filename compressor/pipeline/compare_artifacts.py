@@ -114,9 +114,14 @@ def bench_artifacts(
             Subject("-".join(parts), build.directory, counts, precision, build.engine, is_dense)
         )
     return benchmark(
-        subjects, rows=rows, config=config and config.to_dict(), device=device, memory=memory,
-        progress=progress.message, **request.throughput.settings(),
-    )  # fmt: skip
+        subjects,
+        rows=rows,
+        config=config and config.to_dict(),
+        device=device,
+        memory=memory,
+        progress=progress.message,
+        **request.throughput.settings(),
+    )
 
 
 def _open(

@@ -21,7 +21,8 @@ from scipy.stats import hypergeom, kendalltau, rankdata, spearmanr
 from compressor.budgets.units import HEADS
 from compressor.errors import UsageError
 from compressor.model.sublayers import KINDS, Mask, Scores, kind_of, units_of
-from compressor.pipeline.inputs import DataRows, load, read
+from compressor.pipeline.inputs import load, read
+from compressor.pipeline.values import DataRows
 from compressor.report import numbers
 from compressor.report.facts import MetricStyle, kind_label, metric_style
 from compressor.report.plots import COLORS, FAINT, MARKERS, is_plot, plot_style, save_figure

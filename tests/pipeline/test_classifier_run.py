@@ -16,7 +16,7 @@ from compressor.commands import invoke as status_of
 from compressor.errors import UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
-from compressor.pipeline.finish import choose_default
+from compressor.pipeline.evaluate import choose_default
 from compressor.pipeline.run import run
 from compressor.report import facts
 from compressor.report.schema import load_report
