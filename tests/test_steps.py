@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 from contextlib import AbstractContextManager
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from compressor import pipeline
 from compressor.budgets.base import Limits
 from compressor.budgets.counts import Macs
 from compressor.budgets.units import PathCut
@@ -234,3 +236,19 @@ def test_a_directory_with_other_files_is_refused(tmp_path):
     with raises(InputError, "output-not-empty"), opened(tmp_path):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_what_steps_find_out_counts_in_the_keys_of_others():
+    """By keyword a step gets what its run was started with, for which the identity stands."""
+    started_with = {"plan", "opened", "text", "command", "context"}
+    how = {"title", "shared", "into", None}  # None: a dictionary of such
+    calls = [
+        (path.name, {word.arg for word in node.keywords})
+        for path in Path(pipeline.__path__[0]).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("steps.do", "do"))
+    ]
+    assert len(calls) > 15
+    assert [
+        (name, words - how - started_with) for name, words in calls if words - how - started_with
+    ] == []

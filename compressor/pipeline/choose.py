@@ -64,7 +64,8 @@ def select_units(
     Raises:
         UsageError: the budget cannot be met.
     """
-    steps, method, budget = context.steps, plan.recipe.method, artifact.budget
+    steps, budget = context.steps, artifact.budget
+    method = plan.recipe.method
     how: dict[str, Any] = {
         "title": budget.action(method.name if method.learns else ""),
         "shared": True,
@@ -166,22 +167,31 @@ class RunScorer:
         context: Context,
     ) -> None:
         self.model = opened.source.checkpoint.model  # that was scored last
-        self._known, self._method, self._recovery = (start, scores), method, recovery
-        self._opened, self._context, self._rescored = opened, context, 0
+        self._start = start
+        self._scores = scores  # of the dense model with these units
+        self._method = method
+        self._recovery = recovery
+        self._opened = opened
+        self._context = context
+        self._rescored = 0  # how often
 
     def scores(self, start: Mask) -> Scores:
-        known, scores = self._known
-        if start == known:
-            return scores
+        if start == self._start:
+            return self._scores
         return scored(start, self._method, self._opened, self._context)
 
     def rescored(self, mask: Mask) -> Scores:
-        source, sublayers, context = self._opened.source, self._opened.sublayers, self._context
         self._rescored += 1
         if self._recovery.methods:
             self.model = self._recovered(mask)
-        method, model = self._method, self.model
-        return score(mask, method, sublayers, opened=source, context=context, model=model)
+        return score(
+            mask,
+            self._method,
+            self._opened.sublayers,
+            opened=self._opened.source,
+            context=self._context,
+            model=self.model,
+        )
 
     def _recovered(self, mask: Mask) -> nn.Module:
         """The model without the units that are gone, recovered, in the dense model's shape."""

@@ -63,7 +63,8 @@ def evaluate_artifacts(
         how = build.precision, build.engine
         progress.message(f"evaluating {build.directory} ({', '.join(how)}) on {rows.count} rows …")
         outputs.append(answers(build.directory, rows, device, settings.num_beams, progress, *how))
-    first, resamples, seed = outputs[0], settings.resamples, request.seed
+    first, resamples = outputs[0], settings.resamples
+    seed = request.seed
     return [
         Evaluated(
             directory=str(build.directory),

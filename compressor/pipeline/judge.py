@@ -64,9 +64,15 @@ class RunJudge:
         assert data.search is not None
         assert data.test is not None
         assert budget.allowed_drop is not None
-        self._artifact, self._recovery, self._tokens = artifact, recovery, tokens
-        self._plan, self._opened, self._context = plan, opened, context
-        self._searched, self._held_out, self._drop = data.search, data.test, budget.allowed_drop
+        self._artifact = artifact
+        self._recovery = recovery
+        self._tokens = tokens
+        self._plan = plan
+        self._opened = opened
+        self._context = context
+        self._searched = data.search
+        self._held_out = data.test
+        self._drop = budget.allowed_drop
         beams = plan.recipe.evaluation.num_beams
         self._dense_answers: list[list[str]] = []  # to the searched rows, to the held-out ones
         for rows, what in ((self._searched, "rows to search on"), (self._held_out, "rows")):
@@ -162,7 +168,8 @@ def try_cut(
     Args:
         reference: the dense model's answers to the rows of the search.
     """
-    data, source, recipe = opened.data, opened.source, plan.recipe
+    data, source = opened.data, opened.source
+    recipe = plan.recipe
     assert data.search is not None
     assert data.test is not None
     assert artifact.budget.allowed_drop is not None

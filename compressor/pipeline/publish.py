@@ -121,7 +121,8 @@ def choose_served(report: Report, context: Context) -> None:
 
 def publish(report: Report, plan: Plan, opened: Opened, context: Context) -> None:
     """Write reports, recipes, cards and manifests; recipes alone name the machine's directories."""
-    output, steps, models = plan.output, context.steps, facts.pruned(report)
+    output, steps = plan.output, context.steps
+    models = facts.pruned(report)
     choose_served(report, context)
     known = plan.recipe.card.over(read_card(opened.dense.checkpoint.directory))
     texts = {output / RECIPE: plan.recipe.to_yaml()}

@@ -50,7 +50,8 @@ def score(
         model: with the checkpoint's shape and other weights; None: the checkpoint's.
     """
     assert isinstance(method, ScoringMethod)
-    task, rows, progress = opened.task, opened.rows, context.progress
+    task, rows = opened.task, opened.rows
+    progress = context.progress
     model = model or opened.checkpoint.model
     examples = parallel.shard(opened.examples) if method.needs_rows else []
 

@@ -64,7 +64,8 @@ def time_masks(
         masks: name of each subject -> the units that it keeps.
         batch: rows in a batch.
     """
-    checkpoint, device, exported = opened.source.checkpoint, context.device, dense.directory
+    checkpoint, exported = opened.source.checkpoint, dense.directory
+    device = context.device
     with context.steps.staging() as folder:
         reference = exported
         if precision != BASE:  # the dense model may not have been exported in that yet
