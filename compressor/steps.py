@@ -188,9 +188,10 @@ class Steps:
         before = dict(self._rewritten)
         for name, digest in written.items():
             history = self._history(name)
+            versions = history if history[-1:] == [digest] else [*history, digest]
             self._rewritten.pop(name, None)
-            if history and history != [digest]:
-                self._rewritten[name] = [*history, digest]
+            if len(versions) > 1:
+                self._rewritten[name] = versions
         if self._rewritten != before:
             # Before the files, so that a process that is killed here loses none.
             write_json(self.state / _REWRITTEN, self._rewritten)

@@ -158,10 +158,12 @@ class Layers(Protocol):
 
 
 class Budget(Options):
-    """How much of a model goes; each kind is a subclass.
+    """How much of a model goes; each kind is a subclass, and stands in `BUDGETS`.
 
-    Its options are its fields; the one that chooses it is declared with `selects=True`. A budget
-    whose units scores decide defines `choose`; one that a learned mask can meet `to_learn`.
+    Its options are its fields; the one that chooses it is declared with `selects=True`. It says
+    what may go (`units`, `limits`), refuses what cannot be met (`require_possible`,
+    `require_enough_may_go`), and chooses: `choose` by scores and measurements, or `to_learn` for a
+    learned mask. A budget that a learned mask cannot meet sets `needs_scores`.
     """
 
     panel: ClassVar[str] = "Budget"
@@ -241,10 +243,25 @@ class Budget(Options):
         return Limits(full, self.units(full), floors, multiples)
 
     def require_possible(self, limits: Limits) -> None:
-        """Raise `UsageError` if the floors make the budget impossible."""
+        """Check before the run that the floors leave the budget possible.
+
+        Args:
+            limits: what may go of the model.
+
+        Raises:
+            UsageError: they do not.
+        """
 
     def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
-        """Raise `UsageError` if the model is too large with all removed that may be."""
+        """Check before the run that the model is small enough with all removed that may be.
+
+        Args:
+            limits: what may go of the model.
+            costs: multiply-adds of it over the rows.
+
+        Raises:
+            UsageError: it is not.
+        """
 
     def action(self, method: str) -> str:
         """What choosing its units means, for messages; `method` learns the mask, if not empty."""
@@ -272,6 +289,10 @@ class Budget(Options):
         A subclass names as its parameters what it asks for, and gets that alone: `limits`
         (`Limits`), `costs` (`UnitCosts`, multiply-adds), `scorer` (`Scorer`), `timer` (`Timer`),
         `judge` (`Judge`), `layers` (`Layers`), and `report`, which tells the user a line of text.
+
+        Returns:
+            The mask, which keeps what the limits do not let go; the scores of all units; how they
+            were chosen, in words, and what was measured, where scores alone do not say.
 
         Raises:
             UsageError: the budget cannot be met.
@@ -301,10 +322,12 @@ class CompetingUnits(Budget):
         return {} if self.drop_layers is None else parse_layers(self.drop_layers, full)
 
     def limits(self, full: Mask) -> Limits:
+        """What may go, with the layers that go first."""
         limits = super().limits(full)
         return replace(limits, to_drop=self.layers_to_drop(full), even=self.even_heads)
 
     def units(self, full: Mask) -> frozenset[Units]:
+        """Heads, neurons or both, as `prune` says."""
         return frozenset({"heads", "neurons"} if self.prune == "both" else {self.prune})
 
 
@@ -314,9 +337,11 @@ class SearchedUnits(CompetingUnits):
     needs_scores: ClassVar[str] = "a budget that is measured"
 
     def action(self, method: str) -> str:
+        """What it searches for, for messages."""
         return f"searching units for {self.text}"
 
     def require_possible(self, limits: Limits) -> None:
+        """Raise `UsageError` if the floors keep all units."""
         scores = scores_of_none(limits)
         if not any(
             removal_groups(scores, limits.start, limits.floors, limits.multiples, limits.even)

@@ -39,11 +39,13 @@ class Counts(Budget):
     remove: Amounts = option([], selects=True, help="Units to remove, written like --keep.")
 
     def each(self) -> Sequence[Self]:
+        """One budget for each number that is given."""
         kept = [self.model_copy(update={"keep": [x], "remove": []}) for x in self.keep]
         return kept + [self.model_copy(update={"keep": [], "remove": [x]}) for x in self.remove]
 
     @property
     def text(self) -> str:
+        """As in `keep 0.5` or `remove 12`."""
         return f"keep {self.keep[0]}" if self.keep else f"remove {self.remove[0]}"
 
     def amounts(self, full: Mask) -> dict[str, int]:
@@ -53,9 +55,11 @@ class Counts(Budget):
         return parse_amount("remove", self.remove[0], full)
 
     def units(self, full: Mask) -> frozenset[Units]:
+        """Those of the pools that it names."""
         return frozenset(units_of(pool) for one in self.each() for pool in one.amounts(full))
 
     def require_possible(self, limits: Limits) -> None:
+        """Raise `UsageError` if the floors keep more units than it wants in a pool."""
         for pool, wanted in self.amounts(limits.full).items():
             totals = limits.full.totals().items()
             sizes = {name: size for name, size in totals if belongs(name, pool)}
@@ -70,6 +74,7 @@ class Counts(Budget):
                 )
 
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
+        """The units to keep per pool."""
         return self.amounts(full), None
 
     def choose(self, limits: Limits, scorer: Scorer) -> Choice:
@@ -89,6 +94,7 @@ class SteppedCounts(Counts):
 
     @property
     def scorings(self) -> int:
+        """Once for each step."""
         return self.steps
 
 
@@ -118,12 +124,15 @@ class Penalty(Budget):
 
     @property
     def text(self) -> str:
+        """As in `penalty 0.05`."""
         return f"penalty {self.penalty:g}"
 
     def units(self, full: Mask) -> frozenset[Units]:
+        """Heads alone."""
         return frozenset({"heads"})  # per open head, as in Voita et al. 2019 (docs/gates.md)
 
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
+        """The penalty, in nats per open head."""
         return None, self.penalty
 
     def choose(self) -> Choice:
@@ -144,17 +153,21 @@ class Macs(CompetingUnits):
     needs_scores: ClassVar[str] = "a share of the multiply-adds"
 
     def each(self) -> Sequence[Self]:
+        """One budget for each share."""
         return [self.model_copy(update={"macs": [share]}) for share in self.macs]
 
     @property
     def text(self) -> str:
+        """As in `macs 0.5`."""
         return f"macs {self.macs[0]:.15g}"
 
     @property
     def scorings(self) -> int:
+        """Once for each step."""
         return self.steps
 
     def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
+        """Raise `UsageError` if more is left when all is removed that may be."""
         if not limits.to_drop:  # else how much is left depends on which layers these are
             _longest_path(limits, costs).position_at(self.macs[0])
 

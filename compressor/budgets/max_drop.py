@@ -42,6 +42,7 @@ def keeps(comparison: Comparison, drop: float) -> bool:
 
 
 def accepted(candidate: QualityCandidate, drop: float, proof: Proof) -> bool:
+    """Whether a model is accepted: the measured drop is within `drop`; by `proof` the bound, too."""
     is_proven = -candidate.bound <= drop + ROUNDING
     return within(candidate, drop) and (proof == "measured" or is_proven)
 
@@ -66,6 +67,8 @@ def search(last: int, accepts: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True)
 class SearchResult:
+    """What a search found."""
+
     position: int  # of the model to deliver; 0 if only the dense one is within the limit
     proven: bool  # whether its bound on the held-out rows is within the limit
     candidates: list[QualityCandidate]  # judged on the rows of the search, in this order
@@ -125,10 +128,12 @@ class MaxDrop(SearchedUnits):
 
     @property
     def allowed_drop(self) -> float:
+        """The drop of the option."""
         return self.max_drop
 
     @property
     def text(self) -> str:
+        """As in `max-drop 0.3`."""
         return f"max-drop {self.max_drop:.15g}"
 
     def choose(

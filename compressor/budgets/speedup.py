@@ -46,18 +46,22 @@ class Speedup(SearchedUnits):
 
     @property
     def text(self) -> str:
+        """As in `speedup 1.3 at batch 16`."""
         engine = "" if self.at_engine is None else f" in {self.at_engine}"
         return f"speedup {self.speedup:.15g} at batch {self.at_batch}{engine}"
 
     @property
     def timed_batch(self) -> int:
+        """The batch size of the option."""
         return self.at_batch
 
     @property
     def timed_engine(self) -> str | None:
+        """The engine of the option."""
         return self.at_engine
 
     def layers_to_drop(self, full: Mask) -> dict[str, int]:
+        """None where the search finds out how many go."""
         # The search begins with all layers and finds out how many go.
         return {} if self.drop_layers == SEARCH else super().layers_to_drop(full)
 

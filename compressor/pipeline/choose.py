@@ -176,11 +176,13 @@ class RunScorer:
         self._rescored = 0  # how often
 
     def scores(self, start: Mask) -> Scores:
+        """See `Scorer`."""
         if start == self._start:
             return self._scores
         return scored(start, self._method, self._opened, self._context)
 
     def rescored(self, mask: Mask) -> Scores:
+        """See `Scorer`."""
         self._rescored += 1
         if self._recovery.methods:
             self.model = self._recovered(mask)
@@ -214,6 +216,7 @@ class RunLayers:
     context: Context
 
     def next_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
+        """See `Layers`."""
         title = f"finding the next layer to drop: {','.join([*dropped, stack])}"
         inputs = {stack: 1}, dropped
         found = self.context.steps.do(
@@ -227,6 +230,7 @@ class RunLayers:
         return next(iter(found))
 
     def divergence(self, mask: Mask) -> float:
+        """See `Layers`."""
         title = f"trying without layers: {','.join(sorted(mask.dropped)) or 'none'}"
         # Training would take as long as the run's own for every number of layers.
         methods = [method for method in self.recovery.methods if not method.trains]

@@ -116,6 +116,7 @@ def hold_out(data: DataRows, seed: int) -> DataRows:
 
 
 def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
+    """Warn if test rows are calibration rows, too."""
     shared = data.shared
     if shared and data.test is not None:
         text = phrases.shared_rows(shared, len(data.test.sources))

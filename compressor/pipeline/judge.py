@@ -84,23 +84,28 @@ class RunJudge:
 
     @property
     def rows(self) -> Source:
+        """See `Judge`."""
         return source_of(self._searched)
 
     @property
     def held_out(self) -> int:
+        """See `Judge`."""
         return self._held_out.count
 
     @property
     def metric(self) -> str:
+        """See `Judge`."""
         return evaluation.metrics_of(self._searched)[0]
 
     def least_provable_drop(self, error: float) -> float:
+        """See `Judge`."""
         reference = self._dense_answers[0]
         return -self._bound(self._searched, reference, reference, 0.0, error)[0]
 
     def candidate(
         self, cut: PathCut, scores: Scores, error: float, *, held_out: bool
     ) -> QualityCandidate:
+        """See `Judge`."""
         found = self._try(cut, scores)
         rows, outputs = self._searched, found.searched
         if held_out:

@@ -143,6 +143,7 @@ def read_scores(path: Path) -> Scores:
 
 
 def is_scores_file(path: Path) -> bool:
+    """Whether a file is one that `compress score` wrote."""
     try:
         read_scores(path)
     except InputError:

@@ -35,6 +35,7 @@ class RunTimer:
     context: Context
 
     def time(self, masks: Mapping[str, Mask], batch: int, what: str) -> Throughput:
+        """See `Timer`."""
         plan = self.plan
         assert plan.recipe.throughput is not None
         engine = plan.recipe.budget.timed_engine or ONNXRUNTIME

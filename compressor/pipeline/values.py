@@ -94,6 +94,7 @@ class ModelAndRows:
 
     @property
     def task(self) -> Task:
+        """The task of the checkpoint."""
         return TASKS[self.checkpoint.task]
 
     @property
@@ -163,6 +164,7 @@ class Pruned:
 
     @property
     def mask(self) -> Mask:
+        """The units that are kept."""
         return self.chosen.mask
 
 
@@ -176,10 +178,12 @@ class RecoveredModel:
 
     @property
     def chosen(self) -> ChosenUnits:
+        """The units that are kept, and why."""
         return self.pruned.chosen
 
     @property
     def mask(self) -> Mask:
+        """The units that are kept."""
         return self.chosen.mask
 
 
