@@ -42,7 +42,7 @@ def keeps(comparison: Comparison, drop: float) -> bool:
 
 
 def accepted(candidate: QualityCandidate, drop: float, proof: Proof) -> bool:
-    """Whether a model is accepted: the measured drop is within `drop`; by `proof` the bound, too."""
+    """Whether the measured drop is within `drop`, and where `proof` asks for it the bound, too."""
     is_proven = -candidate.bound <= drop + ROUNDING
     return within(candidate, drop) and (proof == "measured" or is_proven)
 
