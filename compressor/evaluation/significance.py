@@ -64,10 +64,17 @@ def compare_rows(
         low, high = np.quantile(drawn, [0.025, 0.975])
         floor, at_floor = find_floor(metric, dense, references)
         compared = Comparison(
-            metric=name, dense=point[0], pruned=point[1], difference=difference,
-            interval=(float(low), float(high)), p_value=_p_value(difference, drawn, discordant),
-            resamples=drawn.size, discordant=discordant, floor=floor, at_floor=at_floor,
-        )  # fmt: skip
+            metric=name,
+            dense=point[0],
+            pruned=point[1],
+            difference=difference,
+            interval=(float(low), float(high)),
+            p_value=_p_value(difference, drawn, discordant),
+            resamples=drawn.size,
+            discordant=discordant,
+            floor=floor,
+            at_floor=at_floor,
+        )
         comparisons.append(compared)
     return comparisons
 

@@ -105,10 +105,15 @@ class StudiedModel:
         network.to(self.device)
         try:
             yield ScoringJob(
-                model=network, layers=layers, mask=mask or Mask.full(layers), batches=batches,
-                task=self.task, tokenizer=self.checkpoint.tokenizer, device=self.device,
+                model=network,
+                layers=layers,
+                mask=mask or Mask.full(layers),
+                batches=batches,
+                task=self.task,
+                tokenizer=self.checkpoint.tokenizer,
+                device=self.device,
                 progress=partial(self.progress.update, "passes"),
-            )  # fmt: skip
+            )
         finally:
             network.to("cpu")
             trim_memory()
