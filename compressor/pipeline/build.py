@@ -60,7 +60,7 @@ def recover_units(
 
     Args:
         plan: how.
-        directory: for the weights that change.
+        directory: for the weights that are no longer the pruned model's.
     """
     model = chosen_model(pruned.chosen, opened)
     cut = prune(model, opened.checkpoint.layers, pruned.mask)
@@ -68,10 +68,14 @@ def recover_units(
     recovered = recover(plan, cut, pruned.mask, opened=opened, context=context, state=state)
     if recovered.model is cut:
         return RecoveredModel(pruned)
-    before, path = cut.state_dict(), directory / "recovered.safetensors"
-    after = recovered.model.state_dict()
-    changed = {name: x for name, x in after.items() if not x.equal(before[name])}
-    parallel.on_main(lambda: write_weights(changed, path))
+    path = directory / "recovered.safetensors"
+
+    def write_changed() -> None:
+        before, after = cut.state_dict(), recovered.model.state_dict()
+        same = {name for name, x in after.items() if x.data_ptr() == before[name].data_ptr()}
+        write_weights({name: x for name, x in after.items() if name not in same}, path)
+
+    parallel.on_main(write_changed)
     return RecoveredModel(pruned, recovered.text, path)
 
 
