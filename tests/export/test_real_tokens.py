@@ -23,8 +23,8 @@ from compressor.export.verify import (
     logit_check,
     relative_difference,
 )
-from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import open_checkpoint
+from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune, verify_surgery
 from compressor.results import Check
