@@ -282,7 +282,8 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
                     module.index = number
                 if hasattr(module, "layer_idx"):
                     cast(Any, module).layer_idx = number
-    left, config, entry = mask.of_layers_left(), cast(Any, made.config), checkpoint.entry
+    left, entry = mask.of_layers_left(), checkpoint.entry
+    config: Any = made.config
     stacks = [name.partition(".")[0] for name in left.layers()]
     encoder, decoder = stacks.count("encoder"), stacks.count("decoder")
     entry.require_depth(encoder, decoder, "the model without these layers")
