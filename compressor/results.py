@@ -8,9 +8,19 @@ a copy.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    SerializationInfo,
+    ValidationInfo,
+)
 
 from compressor.storage.names import ONNXRUNTIME
 
@@ -37,6 +47,22 @@ def _is_ratio(value: Any, info: ValidationInfo) -> Any:
     """Accept a number, or infinity: over the multiply-adds of a pruned model that has none left."""
     return value if value in ("Infinity", math.inf) else _is_number(value, info)
 
+
+def _record_path(path: Path, info: SerializationInfo) -> str:
+    """The path as a record has it: changed by `RECORDED` of the context, if there is one."""
+    recorded: Callable[[Path], Path] = (info.context or {}).get(RECORDED, Path)
+    return recorded(path).as_posix()
+
+
+def _read_path(path: Path, info: ValidationInfo) -> Path:
+    read: Callable[[Path], Path] = (info.context or {}).get(READ, Path)
+    return read(path)
+
+
+# Contexts of serialization and validation: from a path to the one in a record, and back.
+RECORDED, READ = "recorded", "read"
+# A path in an output directory. Records have it relative to the directory, which may be moved.
+OutputPath = Annotated[Path, PlainSerializer(_record_path), AfterValidator(_read_path)]
 
 # JSON has no NaN; as the string "NaN" it can be written and read back.
 Number = Annotated[float, BeforeValidator(_is_number)]

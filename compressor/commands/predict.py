@@ -74,9 +74,13 @@ def _answering(help: str, example: str, tasks: Sequence[str] = ()) -> o.Command:
             return text
 
         serve(
-            lines, lambda _, chunk: model.answer_lines(rows, chunk_rows=chunk, **limits, **options),
-            form, output, request.chunk_lines, progress,
-        )  # fmt: skip
+            lines,
+            lambda _, chunk: model.answer_lines(rows, chunk_rows=chunk, **limits, **options),
+            form,
+            output,
+            request.chunk_lines,
+            progress,
+        )
         return 0
 
     return o.Command(answer, PredictRequest, json=False, help=help, example=example)

@@ -244,18 +244,18 @@ def require_within(checks: Sequence[Check], precision: str) -> None:
         )
 
 
-def set_default(directory: Path, precision: str, engines: Mapping[str, str] | None = None) -> str:
-    """Set the default precision of an artifact, and the fastest engines.
+def set_default(directory: Path, precision: str, engines: Mapping[str, str], target: Path) -> None:
+    """Write `graphs.json` with another default precision, and each one's fastest engine.
 
     Args:
         directory: of the artifact.
         precision: that the runtime opens where none is named.
-        engines: precision -> the engine that was the fastest in it; None where one was measured.
-
-    Returns:
-        The SHA-256 of `graphs.json`.
+        engines: precision -> the engine that `engine="auto"` stands for; none of those that were
+            not compared.
+        target: another directory to write to.
     """
-    graphs = directory / GRAPH_DIRECTORY
-    data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
+    data = json.loads((directory / GRAPH_DIRECTORY / GRAPHS_FILE).read_text(encoding="utf-8"))
     recorded = {"fastest_engines": dict(engines)} if engines else {}
-    return write_json(graphs / GRAPHS_FILE, data | {"default_precision": precision} | recorded)
+    written = target / GRAPH_DIRECTORY
+    written.mkdir(exist_ok=True)
+    write_json(written / GRAPHS_FILE, data | {"default_precision": precision} | recorded)

@@ -295,7 +295,9 @@ class ScoringJob:
     # Value (0-100) and signature of the task's main metric, of outputs for all rows.
     metric: Callable[[Sequence[str]], tuple[float, str]] | None = None
     # Raises `InputError` where the metric could show no loss of these outputs; names the option.
-    require_sight: Callable[[str, Sequence[str]], None] = field(default=lambda asked, answers: None)
+    require_above_chance: Callable[[str, Sequence[str]], None] = field(
+        default=lambda asked, answers: None
+    )
     seed: int = 0
     device: str = "cpu"
     # Called with (steps done, total steps); a step is a batch, with `ablation` a pass.

@@ -166,7 +166,8 @@ def without_heads(attention: nn.Module, kind: str, index: int) -> nn.Module:
     made._modules = {n: x for n, x in attention._modules.items() if n == BIAS_TABLE}
     made._buffers = {}
     made.__class__ = _with_shared_bias(made.__class__, NoHeads)
-    made.kind, made.index, made.kept_heads = kind, index, []
+    made.kind, made.index = kind, index
+    made.kept_heads = []
     return made
 
 

@@ -185,15 +185,24 @@ def relative_difference(actual: Tensor, expected: Tensor) -> float:
 
 
 class SkippedLayer(nn.Module):
-    """Holds the place of a layer that is skipped; an attention still hands on T5's bias."""
+    """Holds the place of a layer that is skipped; an attention still hands on T5's bias.
 
-    def __init__(self, layer: nn.Module, returns: str, attention: Sublayer | None = None) -> None:
+    Args:
+        returns: what its layers return, as `Architecture.layers_return`.
+        attention: its attention to its own stack.
+        hands_on: whether that hands on a bias of relative positions.
+    """
+
+    def __init__(
+        self, layer: nn.Module, returns: str, attention: Sublayer, *, hands_on: bool
+    ) -> None:
         super().__init__()
-        self.returns = returns  # as `Architecture.layers_return`
+        self.returns = returns
         # ModernBERT's model reads it, to choose the mask that it hands over.
         self.attention_type = getattr(layer, "attention_type", None)
         self.path = ""
-        if attention is not None:
+        self.without_heads = NoHeads(attention.kind, attention.index)
+        if hands_on:
             self.path = attention.block.removeprefix(f"{attention.layer_path}.")
             *parents, name = self.path.split(".")
             module: nn.Module = self
@@ -212,10 +221,15 @@ class SkippedLayer(nn.Module):
         **kwargs: object,
     ) -> Any:
         """Return the hidden states as they are, in the form of the layer's outputs."""
+        # `generate` reads the number of tokens so far from the cache of the first layer.
+        past: Any = {"past_key_values": kwargs.get("past_key_values")}
         if self.path:
             attention = self.get_submodule(self.path)
-            _, bias, _ = attention(hidden_states, attention_mask, position_bias=position_bias)
+            _, bias, _ = attention(
+                hidden_states, attention_mask, position_bias=position_bias, **past
+            )
             return hidden_states, bias, None
+        self.without_heads(hidden_states, **past)
         return (hidden_states, None) if self.returns == "tuple" else hidden_states
 
 
@@ -223,9 +237,10 @@ def skip_layers(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> 
     """Let a model skip the layers that a mask drops, in place."""
     entry = architecture_of(model)
     for path, layers in by_layer(x for x in sublayers if x.layer in mask.dropped).items():
-        attention = layers[0] if entry.position_bias == "first_layer" else None
+        hands_on = entry.position_bias == "first_layer"
         layer = model.get_submodule(path)
-        model.set_submodule(path, SkippedLayer(layer, entry.layers_return, attention))
+        skipping = SkippedLayer(layer, entry.layers_return, layers[0], hands_on=hands_on)
+        model.set_submodule(path, skipping)
 
 
 @contextmanager
@@ -267,7 +282,8 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
                     module.index = number
                 if hasattr(module, "layer_idx"):
                     cast(Any, module).layer_idx = number
-    left, config, entry = mask.of_layers_left(), cast(Any, made.config), checkpoint.entry
+    left, entry = mask.of_layers_left(), checkpoint.entry
+    config: Any = made.config
     stacks = [name.partition(".")[0] for name in left.layers()]
     encoder, decoder = stacks.count("encoder"), stacks.count("decoder")
     entry.require_depth(encoder, decoder, "the model without these layers")

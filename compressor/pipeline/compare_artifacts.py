@@ -64,7 +64,8 @@ def evaluate_artifacts(
         how = build.precision, build.engine
         progress.message(f"evaluating {build.directory} ({', '.join(how)}) on {rows.count} rows …")
         outputs.append(answers(build.directory, rows, device, settings.num_beams, progress, *how))
-    first, resamples, seed = outputs[0], settings.resamples, request.seed
+    first, resamples = outputs[0], settings.resamples
+    seed = request.seed
     return [
         Evaluated(
             directory=str(build.directory),
@@ -115,9 +116,14 @@ def bench_artifacts(
             Subject("-".join(parts), build.directory, counts, precision, build.engine, is_dense)
         )
     return benchmark(
-        subjects, rows=rows, config=config and config.to_dict(), device=device, memory=memory,
-        progress=progress.message, **request.throughput.settings(),
-    )  # fmt: skip
+        subjects,
+        rows=rows,
+        config=config and config.to_dict(),
+        device=device,
+        memory=memory,
+        progress=progress.message,
+        **request.throughput.settings(),
+    )
 
 
 def _open(

@@ -24,7 +24,9 @@ from compressor.options.sections import CalibrationData
 from compressor.options.table import import_object
 from compressor.options.validate import check_options, require_rows
 from compressor.pipeline import inputs
+from compressor.pipeline.context import Context
 from compressor.pipeline.score import score
+from compressor.pipeline.values import DataRows, ModelAndRows
 from compressor.progress import SILENT, Progress
 from compressor.report.plots import PLOT_FORMATS, plot_style, save_figure
 from compressor.report.sentences import shared_rows
@@ -81,15 +83,14 @@ class StudiedModel:
         on = "" if rows is None else f" on {len(rows.sources)} rows"
         self.progress.message(f"scoring {self.checkpoint.name} with {method.name}{on} …")
         examples = [] if rows is None else inputs.encode(rows, self.checkpoint, self.task)
-        source = inputs.ModelAndRows(
-            self.checkpoint,
-            examples,
-            rows,
-            device=self.device,
-            seed=self.seed,
-            progress=self.progress,
-        )
-        return score(Mask.full(self.layers), source=source, method=method, sublayers=self.layers)
+        opened = ModelAndRows(self.checkpoint, examples, rows)
+        full = Mask.full(self.layers)
+        return score(full, method, self.layers, opened=opened, context=self.context)
+
+    @property
+    def context(self) -> Context:
+        """How it computes, for functions of the pipeline."""
+        return Context(self.device, self.seed, self.progress)
 
     @contextmanager
     def scoring(
@@ -212,7 +213,7 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
     return result
 
 
-def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, inputs.DataRows]:
+def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, DataRows]:
     """The dense model, the last of several, and the rows that the request names."""
     device = inputs.pick_device(request.device, progress)
     checkpoint = inputs.load(request.checkpoints()[-1])

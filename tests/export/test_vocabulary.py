@@ -201,6 +201,17 @@ def test_a_run_restricts_what_it_delivers_and_not_what_it_compares_with(tmp_path
     assert f"dense 60; keep-0.5 {kept}" in (out / "report.md").read_text(encoding="utf-8")
 
 
+def test_a_target_text_with_every_token_restricts_nothing(tmp_path):
+    model = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
+    text = text_file(tmp_path / "text", toy.WORDS)
+    rows = str(toy.pairs_file(tmp_path / "rows.tsv"))
+    given = {"model": str(model), "calibration": rows, "keep": ["0.5"], "bench": False}
+    with no_exports():
+        report = run(recipe(**given, target_text=str(text)), tmp_path / "out")
+    assert report.variants[0].output_tokens == report.dense.output_tokens
+    assert report.target_text.rows == len(toy.WORDS)
+
+
 COVERED = [" ".join(WORDS[i : i + 4]) for i in range(0, 60, 4)]
 OTHERS = [" ".join(random.Random(i).sample(WORDS, 3)) for i in range(12)]
 
