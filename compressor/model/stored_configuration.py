@@ -109,7 +109,7 @@ def configuration_difference(config: Any, entry: Architecture) -> str:
 
 def _refused(path: Path, name: str, value: Any, why: str) -> InputError:
     return InputError(
-        f"{path} sets {name} to {shown(value, 40)}, which is not followed ({why}); write there "
-        "what the model was trained with, without another setting for the same",
+        f"{path} sets {name} to {shown(value, 40)}, which is not followed ({why}); change it to "
+        "what the model was trained with, or remove the setting that contradicts it",
         id="setting-unsupported",
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, models
 
 from compressor.model.difficult_texts import difficult_texts, evenly_spread
 from compressor.model.modes import quiet_transformers
@@ -35,12 +35,7 @@ _STATED = {
     "add_prefix_space": "add_prefix_space",
     "trim_offsets": "trim_offsets",
 }
-_PARTS = {
-    "normalizer": normalizers,
-    "pre_tokenizer": pre_tokenizers,
-    "post_processor": processors,
-    "decoder": None,
-}
+_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _DECODED = 512  # tokens
 
 
@@ -144,7 +139,8 @@ def _follow_file(tokenizer: Any, directory: Path, stated: Mapping[str, Any], wri
     keep_pipeline(tokenizer)
     changed = [a[0] for a, b in zip(wanted, got, strict=True) if a[1] != b[1]]
     if changed and LANGUAGE_CLASS not in stated:  # else it was saved to be followed
-        text = next((x for x in changed if isinstance(x, str) and x.strip()), changed[0])
+        plain_texts = (x for x in changed if isinstance(x, str) and x.strip() and x.isprintable())
+        text = next(plain_texts, changed[0])
         tokenizer.difference = (
             f"the tokenizer follows tokenizer.json, whose {_join(parts)} transformers "
             f"{transformers.__version__} replaces by those of {type(tokenizer).__name__}, which "
@@ -155,14 +151,14 @@ def _follow_file(tokenizer: Any, directory: Path, stated: Mapping[str, Any], wri
 def _apply(stated: Mapping[str, Any], backend: Tokenizer) -> None:
     """Set in the pipeline, in place, what the settings say; null says nothing."""
     values = {field: stated[key] for key, field in _STATED.items() if stated.get(key) is not None}
-    for name, module in _PARTS.items():
-        state = _state(getattr(backend, name)) if module else {}
+    for name in _PARTS:
+        state = _state(getattr(backend, name))
         changed = {field: x for field, x in values.items() if state.get(field, x) != x}
         if changed:
-            arguments = {**state, **changed}
-            kind = getattr(module, arguments.pop("type"))
-            lists = {key: tuple(x) for key, x in arguments.items() if isinstance(x, list)}
-            setattr(backend, name, kind(**arguments | lists))
+            # The library makes parts of JSON, but for whole tokenizers alone.
+            empty = json.loads(Tokenizer(models.BPE()).to_str())
+            made = Tokenizer.from_str(json.dumps({**empty, name: {**state, **changed}}))
+            setattr(backend, name, getattr(made, name))
 
 
 def _state(part: Any) -> dict[str, Any]:
