@@ -130,7 +130,8 @@ def _follow_file(tokenizer: Any, directory: Path, stated: Mapping[str, Any], wri
         # The language is a setting, which transformers 4, too, puts in place of the file's.
         file.post_processor = built.post_processor
     texts, types = difficult_texts(stored), "token_type_ids" in tokenizer.model_input_names
-    wanted, got = (_answers(x, texts, types, writes) for x in (file, built))
+    ids = evenly_spread(range(len(stored)), _DECODED if writes else 0)
+    wanted, got = (_answers(x, texts, types, ids) for x in (file, built))
     parts = _parts_that_differ(file, built)
     # What texts these two change depends on the texts.
     if wanted == got and not {"normalizer", "pre-tokenizer"} & {*parts}:
@@ -167,26 +168,29 @@ def _state(part: Any) -> dict[str, Any]:
 
 
 def _answers(
-    backend: Tokenizer, texts: Sequence[str], types: bool, writes: bool
+    backend: Tokenizer, texts: Sequence[str], types: bool, ids: Sequence[int]
 ) -> list[tuple[Any, Any, Any]]:
-    """(text, what a model reads, where its tokens are in the text); and texts of tokens."""
+    """(text, what a model reads, where its tokens are in the text); and texts of the tokens `ids`.
+
+    Pairs of texts, too, if there are no tokens to decode.
+    """
     backend.no_truncation()
     backend.no_padding()
-    pairs = [] if writes else [*texts[7:], *texts[:7]]
+    seconds = [] if ids else [*texts[7:], *texts[:7]]
+    rows: list[tuple[str, str | None]] = [(text, None) for text in texts]
+    rows += zip(texts, seconds, strict=False)
     answers: list[tuple[Any, Any, Any]] = []
-    for text in [*((x,) for x in texts), *zip(texts, pairs, strict=False)]:
+    for text, second in rows:
         try:
-            encoded = backend.encode(*text)
+            encoded = backend.encode(text, second)
         except Exception:  # noqa: BLE001 # without an unknown token it raises plain Exception
-            answers.append((text[0], None, None))
+            answers.append((text, None, None))
             continue
         read = encoded.ids, encoded.type_ids if types else None
-        answers.append((text[0], read, encoded.offsets))
-    if writes:
-        ids = evenly_spread(range(backend.get_vocab_size()), _DECODED)
-        random.Random(0).shuffle(ids)
-        for row in (ids[i : i + 8] for i in range(0, len(ids), 8)):
-            answers.append((row, backend.decode(row), None))
+        answers.append((text, read, encoded.offsets))
+    shuffled = random.Random(0).sample(ids, len(ids))
+    for row in (shuffled[i : i + 8] for i in range(0, len(ids), 8)):
+        answers.append((row, backend.decode(row), None))
     return answers
 
 

@@ -19,6 +19,7 @@ from torch import nn
 import compressor
 from compressor.commands import invoke
 from compressor.errors import InputError
+from compressor.export.vocabulary import OutputLayer
 from compressor.model.architectures import ARCHITECTURES
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.stored_configuration import follow_stored
@@ -42,9 +43,13 @@ FAMILY = ("t5", "mt5", "umt5")
 VARIANT, SETTING = "architecture-variant-unsupported", "setting-unsupported"
 
 
-def saved(name: str, directory: Path, **values: Any) -> Path:
+def saved(name: str, directory: Path, layers: int | None = None, **values: Any) -> Path:
     """A checkpoint; T5 and its relatives with an output layer of their own."""
     model: Any = tiny_model(name)
+    if layers is not None:  # of each stack
+        model.config.num_layers = model.config.num_decoder_layers = layers
+        for stack in (model.encoder, model.decoder):
+            stack.block = stack.block[:layers]
     if name in FAMILY:
         torch.manual_seed(1)
         model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight) / 2)
@@ -84,6 +89,7 @@ def test_logits_are_not_scaled_where_the_file_says_so(name: str, cut: Any, tmp_p
     torch.testing.assert_close(dense.model(**batch).logits, unscaled(dense.model, batch))
     small: Any = pruned_to(out, dense, cut(dense.layers))
     wanted = unscaled(small, batch)
+    assert OutputLayer(small, None).scale == 1  # of graphs, and of CTranslate2's models
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(out, trust_remote_code=True).eval()
     theirs.save_pretrained(tmp_path / "again")  # as after further training
     again = transformers.AutoModelForSeq2SeqLM.from_pretrained(
@@ -99,7 +105,7 @@ def test_logits_are_not_scaled_where_the_file_says_so(name: str, cut: Any, tmp_p
 @torch.no_grad()
 def test_beams_of_an_export_are_those_of_unscaled_logits(tmp_path: Path, capsys: Any) -> None:
     """Scaled by the width, log-probabilities would be nearly uniform: other beams win."""
-    source, texts = saved("umt5", tmp_path / "m"), ["w5 w9 w30", "w7", "w41 w12 w8 w8 w50"]
+    source, texts = saved("umt5", tmp_path / "m", 1), ["w5 w9 w30", "w7", "w41 w12 w8 w8 w50"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     batch = tokenizer(texts, padding=True, return_tensors="pt")
     model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(source).eval()

@@ -323,8 +323,8 @@ def test_a_run_reads_texts_by_the_file_and_says_so(tmp_path: Path, capsys: Any) 
     texts = [text.upper() for text in CORPUS[:12]]
     lines = [f"{text}\tLABEL_{i % 5}" for i, text in enumerate(texts)]
     rows.write_text("\n".join(["text\tlabel", *lines, ""]), "utf-8")
-    options = ["--calibration", str(rows), "--keep", "0.5", "--device", "cpu", "-o", str(out)]
-    assert invoke(["run", "-m", str(source), *options]) == 0
+    options = ["--calibration", str(rows), "--keep", "0.5", "--device", "cpu", "--no-bench"]
+    assert invoke(["run", "-m", str(source), *options, "-o", str(out)]) == 0
     assert capsys.readouterr().err.count("follows tokenizer.json") == 1
     for name in ("README.md", "report.md"):
         text = (out / name).read_text("utf-8").replace("\\", "")
