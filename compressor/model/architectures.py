@@ -43,11 +43,20 @@ _BERT_ATTENTION = _attention(
 _BERT_FEED_FORWARD = feed_forward(
     "encoder_ffn", "encoder.layer.{i}", "intermediate.dense", "output.dense", block="intermediate"
 )
+
+
+def _refuse_bert(config: Any) -> str | None:
+    if getattr(config, "position_embedding_type", "absolute") is not None:
+        return None
+    return "position_embedding_type is null: transformers 4 then adds no positions, and 5 does"
+
+
 BERT = Architecture(
     base="bert",
     sublayers=(_BERT_ATTENTION, _BERT_FEED_FORWARD),
     inputs=("input_ids", "attention_mask", "token_type_ids"),
     unused_weights=(r"^cls\.",),
+    refuse=_refuse_bert,
 )
 
 ROBERTA = replace(

@@ -136,9 +136,8 @@ def _require_variant(values: Mapping[str, Any], entry: Architecture, path: Path)
     joined = values.get("is_encoder_decoder")
     if joined is not None and bool(joined) is not generates:
         raise _unsupported(path, f"sets is_encoder_decoder to {str(joined)[:20]}")
-    # transformers 4 adds no positions for null.
-    positions = values.get("position_embedding_type", "absolute")
-    if positions != "absolute":
+    positions = values.get("position_embedding_type")
+    if positions not in (None, "absolute"):
         problem = f"sets position_embedding_type to {str(positions)[:40]}"
         reason = "transformers has no such positions any more"
         raise _unsupported(path, problem, reason, "positions-unsupported")

@@ -119,10 +119,11 @@ def _require_fit(
 
 def _require_same_each_time(tokenizer: Any, directory: Path) -> None:
     model = tokenizer.backend_tokenizer.model if tokenizer.is_fast else None
-    if model is not None and getattr(model, "dropout", None):
+    dropout = getattr(model, "dropout", None)
+    if dropout:
         raise InputError(
             f"the tokenizer.json of {directory} leaves out merges at random (dropout "
-            f"{model.dropout:g}), so that a text has other tokens each time; set dropout to null "
+            f"{dropout:g}), so that a text has other tokens each time; set dropout to null "
             "there, as it is meant outside of training",
             id="tokenizer-at-random",
         )

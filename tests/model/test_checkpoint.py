@@ -142,7 +142,7 @@ WITHOUT_EFFECT = [
     ("bert", {
         "is_decoder": False, "add_cross_attention": False, "use_cache": False,
         "pruned_heads": {"0": []}, "torchscript": True, "gradient_checkpointing": True,
-        "attn_implementation": "flash_attention_2", "position_embedding_type": None,
+        "attn_implementation": "flash_attention_2", "position_embedding_type": "absolute",
         "problem_type": "single_label_classification", "dtype": "bfloat16",
         "auto_map": {"AutoTokenizer": "x.Y"}, "tie_word_embeddings": False,
     }),
