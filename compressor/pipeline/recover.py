@@ -11,6 +11,7 @@ from compressor import parallel, recovery
 from compressor.errors import UsageError
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.languages import direction
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import left_of
@@ -22,7 +23,6 @@ from compressor.runtime.text import one_warning_of_cut
 from compressor.steps import Steps
 from compressor.storage.files import written_at_once
 from compressor.tasks import TASKS, Rows
-from compressor.tasks.texts import columns_of
 from compressor.training.data import GPU_CHUNK_ROWS, Text, TextLines, translate_lines
 
 if TYPE_CHECKING:
@@ -91,7 +91,11 @@ def open_text(
     return Text(
         lines=TextLines(
             text.path,
-            columns=columns_of(task, task.inputs[: 2 if pairs else 1], section.columns()),
+            columns_of=partial(
+                task.text_columns,
+                reading=section.reading(direction(checkpoint.tokenizer)),
+                pairs="all" if pairs else "none",
+            ),
             pairs=pairs,
             progress=lambda done: progress.update("lines read", done, None),
         ),

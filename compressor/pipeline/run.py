@@ -230,7 +230,9 @@ def prune_checkpoint(
     return mask, check, recovered.text
 
 
-def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
+def export_checkpoint(
+    request: ExportRequest, output: Path, progress: Progress = SILENT
+) -> list[Check]:
     """Export a checkpoint, dense or pruned; checked on its calibration rows, or random batches.
 
     Ranges of int8 activations are taken from calibration rows; without any each token has a scale
@@ -258,7 +260,7 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
     checkpoint = inputs.load(request.model, dense=False)
     task = TASKS[checkpoint.task]
     inputs.require_engines(engines, task)
-    kept, scored = texts_to_keep(request.export, request.data, task, checkpoint.name)
+    kept, scored = texts_to_keep(request.export, request.data, checkpoint, progress)
     if output.resolve() != checkpoint.directory.resolve():
         require_new(output)
     elif kept is not None:
@@ -267,10 +269,11 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
             f"{output} has; choose another --output",
             id="options-exclude-each-other",
         )
+    rows = inputs.calibration_rows(request.data, checkpoint, progress)
     if kept is not None:
         checkpoint = cut_vocabulary(checkpoint, kept)
     seen = None if scored is None else tokens_of_text(scored, checkpoint.tokenizer)
-    source = inputs.with_calibration(request.data, checkpoint)
+    source = inputs.with_rows(checkpoint, rows, progress=progress)
     with whole_output(
         output, inputs.export_bytes(checkpoint.model, precisions), "exporting"
     ) as making:

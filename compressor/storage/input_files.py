@@ -12,7 +12,7 @@ import re
 import select
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -95,10 +95,16 @@ def read_text(path: Path, most: int | None = MOST_TEXT) -> str:
     return data.decode("utf-8")
 
 
-def parse_json(text: str | bytes) -> Any:
-    """A JSON value; raises ValueError where it is none, too deep, or no text for a file."""
+def parse_json(
+    text: str | bytes, make_object: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Any:
+    """A JSON value; raises ValueError where it is none, too deep, or no text for a file.
+
+    Args:
+        make_object: makes an object of its names and values, where it is not to be a dict.
+    """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=make_object)
         if _SURROGATE.search(text if isinstance(text, bytes) else text.encode()):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,8 +15,17 @@ from compressor.model.sublayers import Kind
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task, Timed
 from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts, Texts
-from compressor.tasks.tables import FORMATS, Record, filled_lines, read_table, require_format
+from compressor.tasks.columns import Pairs, one_side, translated
+from compressor.tasks.rows import Reading, Rows, RowText, RowTexts, Texts
+from compressor.tasks.tables import (
+    FORMATS,
+    Record,
+    RowTable,
+    filled_lines,
+    read_table,
+    require_format,
+    unfolded,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,10 +42,6 @@ class EncoderDecoderTask(Task):
     auto_class = "AutoModelForSeq2SeqLM"
     columns = ("source_column", "target_column")
     inputs = ("source_column",)
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "source_column": ("source",),
-        "target_column": ("target",),
-    }
     options: ClassVar[tuple[str, ...]] = (
         "--num-beams",
         "--target-length",
@@ -54,17 +59,20 @@ class EncoderDecoderTask(Task):
     muon_on_text = True
     hidden_weight = 0.0
 
-    def read_texts(
-        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
-    ) -> RowTexts:
+    def read_texts(self, spec: str, reading: Reading) -> RowTexts:
         """A table with a source and a target column, or `SOURCE,TARGET`, two text files."""
         files = _parallel_files(spec)
         if files is not None:
-            return RowTexts([*files], _parallel_rows(*files))
+            return RowTexts([*files], _parallel_rows(*files), read=lambda: "a text a line")
         require_format(spec, (*FORMATS, "two text files as SOURCE,TARGET"))
-        table = read_table(spec, header)
-        source, target = table.two_columns(self.columns, columns, self.usual_columns)
-        return table.texts(source, None, target, Record.text)
+        table = unfolded(read_table(spec, reading.header, reading.quoted), "translation")
+        columns = translated(table, reading.columns, reading.languages)
+        return table.texts(columns, Record.text)
+
+    def text_columns(
+        self, table: RowTable, reading: Reading, *, pairs: Pairs, targets: bool = False
+    ) -> list[str]:
+        return [one_side(table, reading.columns, reading.languages, targets)]
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; the targets may be as long as the sources."""

@@ -10,14 +10,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from compressor.errors import InputError
 from compressor.storage.text_files import REPORTED_LINES
 
+if TYPE_CHECKING:
+    from compressor.tasks.columns import Pairs
+    from compressor.tasks.tables import RowTable
+
 ColumnNames = Mapping[str, str]  # option of a task that is set -> name of the column
 Texts = Sequence[str]
 LabelNames = Sequence[str] | None  # a checkpoint's, by class id; None: without, or not known
+# Codes of the languages that a translator translates from and into, as far as they are known.
+Direction = tuple[str | None, str | None]
 # A source, the second text of a pair or None, and a target; see `Rows`.
 RowText = tuple[str, str | None, str]
 
@@ -41,6 +47,12 @@ class Rows:
     # Metric -> how it splits texts, chosen once for all rows of a run by
     # `compressor.evaluation.with_tokenizers`; empty before.
     tokenizers: Mapping[str, str] = field(default_factory=dict)
+    read: str = ""  # what was read of the files: columns, quoting, labels
+
+    @property
+    def said(self) -> str:
+        """What was read, and from where."""
+        return f"{', '.join(self.files)}: {self.count:,} rows{self.read and f'; {self.read}'}"
 
     @property
     def count(self) -> int:
@@ -140,12 +152,24 @@ def _texts(rows: Rows) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How to read a data file, from options and from the checkpoint; see `RowReader.read_rows`."""
+
+    columns: ColumnNames = field(default_factory=dict)
+    labels: LabelNames = None
+    languages: Direction = (None, None)
+    header: bool = True
+    quoted: bool | None = None
+
+
+@dataclass(frozen=True)
 class RowTexts:
     """An opened data file: its paths, and an iterator that reads and checks the rows."""
 
     files: list[str]
     rows: Iterator[RowText]
     ranked: bool = False
+    read: Callable[[], str] = str  # what was read, once all rows are
 
 
 class RowReader(ABC):
@@ -154,7 +178,6 @@ class RowReader(ABC):
     name: ClassVar[str]  # of the task
     columns: ClassVar[tuple[str, ...]]  # options that name columns, as fields of a recipe
     inputs: ClassVar[tuple[str, ...]]  # those of the columns that the model reads
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # option -> default columns
     options: ClassVar[tuple[str, ...]] = ()  # flags of other options that some tasks lack
     joins_pairs: ClassVar[bool] = True  # whether a pair is read as one; else each text is a row
 
@@ -168,9 +191,11 @@ class RowReader(ABC):
         spec: str | Path,
         *,
         labels: Sequence[str] | None = None,
+        languages: Direction = (None, None),
         minimum: int = 1,
         limit: int | None = None,
         header: bool = True,
+        quoted: bool | None = None,
         progress: Callable[[int], None] = lambda rows: None,
         **columns: str | None,
     ) -> Rows:
@@ -181,14 +206,18 @@ class RowReader(ABC):
                 files. A path that exists is one file, commas or not.
             labels: the checkpoint's label names by class id; the labels of the file may be these
                 names or class ids. Without it labels are read as they are.
+            languages: codes of those that the model translates from and into, by which columns
+                with such names are chosen.
             limit: use only the first N rows; all are checked nevertheless.
             header: whether a table has a header row; without one its columns are `1`, `2`, ….
+            quoted: whether quotation marks quote the cells of a .tsv file; None: as the file shows.
             columns: names of the columns, by option (`source_column`, `label_column`, …).
 
         Raises InputError with file and line, EnvironmentProblem if the package to unpack lacks.
         """
         named = {name: column for name, column in columns.items() if column is not None}
-        texts = self.read_texts(str(spec), named, labels, header)
+        reading = Reading(named, labels, languages, header, quoted)
+        texts = self.read_texts(str(spec), reading)
         used: list[RowText] = []
         for number, row in enumerate(texts.rows, 1):  # all are read, and so checked
             if limit is None or number <= limit:
@@ -203,14 +232,24 @@ class RowReader(ABC):
         sources, targets = [row[0] for row in used], [row[2] for row in used]
         pairs = [second for _, second, _ in used if second is not None] or None
         names = None if labels is None else list(labels)
-        sha256 = fingerprint(sources, pairs, targets)
-        return Rows(self.name, sources, pairs, targets, texts.files, sha256, names, texts.ranked)
+        return Rows(
+            self.name, sources, pairs, targets, texts.files,
+            fingerprint(sources, pairs, targets), names, texts.ranked, read=texts.read(),
+        )  # fmt: skip
 
     @abstractmethod
-    def read_texts(
-        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
-    ) -> RowTexts:
-        """Open a data file; arguments and errors are those of `read_rows`."""
+    def read_texts(self, spec: str, reading: Reading) -> RowTexts:
+        """Open a data file; errors are those of `read_rows`."""
+
+    @abstractmethod
+    def text_columns(
+        self, table: RowTable, reading: Reading, *, pairs: Pairs, targets: bool = False
+    ) -> list[str]:
+        """The columns of texts without answers: one, or two that are read as a pair.
+
+        Args:
+            targets: of texts like the answers, where these are texts.
+        """
 
     def require_answers(self, rows: Rows) -> None:  # noqa: B027 # all rows of most tasks have some
         """Raise InputError if rows lack what answers are compared with."""

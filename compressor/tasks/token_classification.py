@@ -6,15 +6,19 @@ Rows are sentences of words with a tag each: columns as in CoNLL, or JSONL with 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError, UsageError
 from compressor.tasks import tables
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
-from compressor.tasks.encoder import Labels, LabelTask
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
+from compressor.tasks.columns import Pairs, words_and_tags, words_of
+from compressor.tasks.encoder import LabelTask
+from compressor.tasks.labels import Labels
+from compressor.tasks.rows import Reading, Rows, RowTexts, Texts
+from compressor.tasks.tables import RowTable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,10 +49,6 @@ class TokenClassification(LabelTask):
     auto_class = "AutoModelForTokenClassification"
     metrics = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
     columns = ("text_column", "label_column")
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "text_column": ("tokens", "text", "sentence"),
-        "label_column": ("tags",),
-    }
     runtime = "compressor.runtime:TokenClassifier"
     pipeline_tag = "token-classification"
     usage = 'print(model.tag(["First text.", "Second one."]))'
@@ -86,23 +86,30 @@ class TokenClassification(LabelTask):
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         return super().head(config, width)[1:]
 
-    def read_texts(
-        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
-    ) -> RowTexts:
+    def read_texts(self, spec: str, reading: Reading) -> RowTexts:
         """Sentences, their words joined by spaces, and the tags of their words likewise."""
-        known = Labels(labels)
+        known = Labels(reading.labels)
+        read: Callable[[], str]
         if tables.require_format(spec, (tables.JSONL, *COLUMN_FILES)) == tables.JSONL:
-            sentences = _sentences_of_lists(spec, columns, known)
-        elif columns or not header:
+            table = tables.read_table(spec)
+            columns = words_and_tags(table, reading.columns)
+            sentences = _sentences_of_lists(table, columns, known)
+            read = partial(table.read, columns, known.said)
+        elif reading.columns or not reading.header or reading.quoted is not None:
             raise UsageError(
                 f"{spec} has a word and its tag in the first and last column, and no header; leave "
-                "--text-column, --label-column and --no-header out",
+                "--text-column, --label-column, --no-header and --quoted out",
                 id="columns-of-plain-text",
             )
         else:
-            sentences = _sentences_of_columns(spec, known)
+            sentences, read = _sentences_of_columns(spec, known), known.said
         rows = ((" ".join(words), None, " ".join(tags)) for words, tags in sentences)
-        return RowTexts([spec], rows)
+        return RowTexts([spec], rows, read=read)
+
+    def text_columns(
+        self, table: RowTable, reading: Reading, *, pairs: Pairs, targets: bool = False
+    ) -> list[str]:
+        return [words_of(table, reading.columns)]
 
     def label_values(self, rows: Rows) -> list[list[int]]:
         """The label's number of each word; empty for a row without a target."""
@@ -189,13 +196,15 @@ def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
     tags: list[str] = []
     width = 0
     for number, line in enumerate(chain(tables.read_lines(path), [""]), 1):
-        if line.startswith(_DOCUMENT) or not line.strip():
+        if line.startswith(_DOCUMENT) or not line.strip(" \t"):
             if words:
                 yield words, tags
                 words, tags = [], []
             continue
         where = f"{path}:{number}"
-        cells = [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
+        # Other white space, such as a no-break space, is part of a word.
+        parts = line.split("\t") if "\t" in line else filter(None, line.split(" "))
+        cells = [part.strip(" ") for part in parts]
         width = width or len(cells)
         if len(cells) < 2 or len(cells) != width:
             wanted = "a word and its tag" if width < 2 else f"the {width} of the lines before"
@@ -208,10 +217,12 @@ def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
         tags.append(labels.name_of(_single_word(cells[-1], where), where))
 
 
-def _sentences_of_lists(path: str, columns: ColumnNames, labels: Labels) -> Iterator[Sentence]:
+def _sentences_of_lists(
+    table: RowTable, columns: Mapping[str, str | None], labels: Labels
+) -> Iterator[Sentence]:
     """A list of words and a list of tags in each object."""
-    names = columns.get("text_column", "tokens"), columns.get("label_column", "tags")
-    for record in tables.read_table(path).records:
+    names = [str(name) for name in columns.values()]
+    for record in table.records:
         words, tags = (record.cells.get(name) for name in names)
         if not (isinstance(words, list) and isinstance(tags, list) and 0 < len(words) == len(tags)):
             raise InputError(

@@ -24,7 +24,7 @@ from compressor.errors import InputError
 from compressor.storage.input_files import MIB
 from compressor.storage.text_files import REPORTED_LINES
 from compressor.tasks import Batch, Example, Objective, Rows, Task
-from compressor.tasks.texts import DISTILL, TextColumn, open_texts
+from compressor.tasks.texts import DISTILL, ColumnsOf, open_texts
 
 HELD_OUT = 8  # rows at least, else a tenth
 # Rows that are read together, shuffled, and grouped by length, for steps of up to 64 rows; windows
@@ -143,22 +143,22 @@ _BLOCKS = 8  # between two stored offsets; reading a block skips three and a hal
 class TextLines:
     """The lines of a file of texts, in blocks of `BLOCK_ROWS`; lines without text are skipped.
 
-    For `columns` and `pairs` see `open_texts`. With `blank` lines without text count, too. `rows`
-    is the number of lines, `size` that of bytes, unpacked.
+    For `columns_of` and `pairs` see `open_texts`. With `blank` lines without text count, too.
+    `rows` is the number of lines, `size` that of bytes, unpacked.
     """
 
     def __init__(
         self,
         path: Path,
         *,
-        columns: Sequence[TextColumn] = (),
+        columns_of: ColumnsOf | None = None,
         pairs: bool = False,
         blank: bool = False,
         progress: Callable[[int], None] = lambda lines: None,
     ) -> None:
         self.path, self.pairs, self.blank = path, pairs, blank
         self.rows = self.size = 0
-        self._file = open_texts(path, DISTILL, columns, pairs=pairs)
+        self._file = open_texts(path, DISTILL, columns_of, pairs=pairs)
         self.is_packed, self._stored = self._file.is_packed, path
         self._offsets = array("q")  # bytes before the first line of every `_BLOCKS`-th block
         for number, line in enumerate(self._file.lines(), 1):
