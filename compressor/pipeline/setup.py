@@ -182,7 +182,7 @@ def require_rows_for_ranks(rows: int) -> None:
 
 def source_of(rows: Rows) -> Source:
     """Rows, for reports."""
-    return Source(files=rows.files, rows=len(rows.sources), sha256=rows.sha256)
+    return Source(files=rows.files, rows=rows.count, sha256=rows.sha256, read=rows.read)
 
 
 def source_of_text(file: TextFile) -> Source:

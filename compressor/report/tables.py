@@ -197,7 +197,8 @@ def origin(report: Report) -> ReportTable:
 def _source(source: Source | None) -> str:
     if source is None:
         return ""
-    return f"{source.rows:,} rows of {', '.join(source.files)}; SHA-256 {source.sha256}"
+    parts = [f"{source.rows:,} rows of {', '.join(source.files)}", source.read]
+    return "; ".join([*filter(None, parts), f"SHA-256 {source.sha256}"])
 
 
 def signatures(report: Report) -> ReportTable:

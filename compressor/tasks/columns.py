@@ -83,6 +83,8 @@ def labelled(
         text, pair = _texts(table, free, text, pair, pairs)
     others = [name for name in free if name not in (text, pair, *classes)]
     rest = [name for name in others if not _ID.fullmatch(_folded(name))]
+    if text is None and _is_unsplit(table.columns):
+        raise _unclear_texts(table, pairs)
     if text is None and pair is None and pairs != "all" and len(rest) == len(table.columns):
         if len(rest) == 1 + needs_label:
             _warn_of_header(table, rest)
@@ -226,6 +228,11 @@ def _is_language(name: str, language: str) -> bool:
     return all(a == b or {a, b} & {None, "xx"} for a, b in parts)  # mBART's XX is no region
 
 
+def _is_unsplit(names: Sequence[str]) -> bool:
+    """Whether it seems that other characters separate cells than the file's suffix says."""
+    return len(names) == 1 and bool(set(names[0]) & {*",;\t"})
+
+
 def _folded(name: str) -> str:
     return name.strip().lower()
 
@@ -260,10 +267,10 @@ def _unclear_texts(table: RowTable, pairs: Pairs) -> InputError:
 
 def _unclear(table: RowTable, what: str, flags: str, least: int) -> InputError:
     names = table.columns
-    if len(names) < least:
+    if len(names) < least or _is_unsplit(names):
         return InputError(
-            f"{table.path}:1: of columns there are {len(names)} ({quoted(names)}), and {least} "
-            "are needed; separate cells as the file's suffix says",
+            f"{table.path}:1: of columns there are {len(names)} ({quoted(names)}), and more are "
+            "needed; separate cells as the file's suffix says",
             id="too-few-columns",
         )
     header = "; give --no-header if the first line is a row" if table.has_header else ""

@@ -22,15 +22,18 @@ class Labels:
         self.names = list(names or ())
         # With names like "1" to "5" a number is always a name: class id 1 would be "2".
         self.allow_ids = not any(tables.whole_number(name) is not None for name in self.names)
-        self.has_ids = False  # whether a label that was read is an id
+        self._kinds: set[str] = set()  # of labels that were read
 
     def name_of(self, cell: str, where: str) -> str:
         """The label name of a cell with a name or, unless names are numbers, a class id."""
-        if not self.names or cell in self.names:
+        if not self.names:
+            return cell
+        if cell in self.names:
+            self._kinds.add("names")
             return cell
         number = tables.whole_number(cell) if self.allow_ids else None
         if number is not None and number < len(self.names):
-            self.has_ids = True
+            self._kinds.add("ids")
             return self.names[number]
         raise InputError(
             f"{where}: the label {shown(cell, 100)} is not one of the checkpoint's "
@@ -43,11 +46,13 @@ class Labels:
         return self.name_of(record.label(column), record.where)
 
     def said(self) -> str:
-        """How labels were read."""
-        if not self.has_ids:
+        """How labels were read; empty if the checkpoint's are not known."""
+        if not self._kinds:
             return ""
         some = [f"{number} is {shown(name)}" for number, name in enumerate(self.names[:3])]
-        return f"labels are ids of the checkpoint ({', '.join(some)}{self.names[3:] and ', …'})"
+        ids = f" ({', '.join(some)}{', …' if self.names[3:] else ''})"
+        kinds = " and ".join(sorted(self._kinds, reverse=True))
+        return f"labels are {kinds} of the checkpoint{ids if 'ids' in self._kinds else ''}"
 
 
 class SeveralLabels(Labels):

@@ -82,6 +82,9 @@ class Regression(ScoreTask):
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
         return Record.number
 
+    def require_answers(self, rows: Rows) -> None:
+        require_different_scores(rows)
+
     def label_values(self, rows: Rows) -> list[float]:
         return [float(target) for target in rows.targets]
 
@@ -166,6 +169,17 @@ class Reranking(ScoreTask):
         return (difference <= _SAME).tolist()
 
 
+def require_different_scores(rows: Rows) -> None:
+    """Check that not all rows have the same score, as where it is kept secret (GLUE: -1)."""
+    scores = set(map(float, rows.targets))
+    if len(scores) == 1:
+        raise InputError(
+            f"{', '.join(rows.files)}: all rows have the score {scores.pop():g}, and nothing "
+            "correlates with that; give rows with scores of their own",
+            id="scores-constant",
+        )
+
+
 def require_queries(rows: Rows) -> None:
     """Check that two queries or more have a relevant text, and warn of those that have none."""
     judged, _ = rows.counted
@@ -242,6 +256,8 @@ class Embedding(EncoderTask):
             )
         if rows.ranked:
             require_queries(rows)
+        else:
+            require_different_scores(rows)
 
     def label_values(self, rows: Rows) -> list[int]:
         """The rows' numbers, which their directions are drawn by."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from compressor.errors import InputError
 
@@ -21,11 +21,11 @@ _CELL = re.compile(rf'(?:"({_INSIDE})"|([^\t"]*))(?:\t|\Z)')
 _UNFINISHED = re.compile(rf'(?:(?:"{_INSIDE}"|[^\t"]*)\t)*"{_INSIDE}')
 _BACKSLASHES = re.compile(r'"(?:[^"\\]|\\.)*"')
 _NEEDS_QUOTES = re.compile(r'["\r\n]')
-_MOST = 1000  # lines of a quoted cell, and rows that wait for one that decides
+_DOUBT = "the lines may be rows of their own, or those of a quoted cell"
+_MOST = 500  # lines of a quoted cell, and rows that wait for one that decides
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     number: int  # of its first line
     lines: list[str]  # without the last one's end; several where a quoted cell has line breaks
     texts: list[str]  # the cells of the first line, where marks are text
@@ -50,6 +50,7 @@ class TabRows:
         self._ahead = deque[tuple[int, str]]()  # lines that were read to find the end of a cell
         self._is_given, self._quoting = quoted is not None, quoted  # None: not decided yet
         self._decided_at = 0  # the line that decided it
+        self._doubtful = range(0)  # lines that may be rows, or those of a quoted cell
         self._has_marks = False
         self._width = 0
         # Columns with a name or a cell that is not quoted, and with a cell that need not be.
@@ -79,12 +80,9 @@ class TabRows:
     def _read(self, row: _Row) -> list[str]:
         if not self._quoting:
             return row.texts
-        if row.cells is None:  # an option says that marks quote
-            raise InputError(
-                f"{self._path}:{row.number}: quotation marks do not quote whole cells here; "
-                "double those in a quoted cell, or give --no-quoted",
-                id="tsv-quotes-unclear",
-            )
+        if row.cells is None:
+            problem = _DOUBT if row.number in self._doubtful else "marks are not around whole cells"
+            raise self._unclear(row.number, problem)
         return row.cells
 
     def _rows(self) -> Iterator[_Row]:
@@ -97,7 +95,7 @@ class TabRows:
                 self._has_marks = True
                 row = self._row_with_marks(number, line, texts)
             is_first, self._width = not self._width, self._width or len(row.cells or texts)
-            if not self._is_given:
+            if not (self._is_given or number in self._doubtful):
                 self._note(row, is_first)
             yield row
 
@@ -115,6 +113,8 @@ class TabRows:
         as_text = _Row(number, [text], texts, None)
         if self._quoting is False and (self._is_given or '""' not in text):
             return as_text
+        if self._quoting is None and number in self._doubtful:
+            return as_text
         found, taken = _quoted_cells(text), list[tuple[int, str]]()
         if found is None and self._quoting is not False and _UNFINISHED.fullmatch(text):
             for following in islice(self._numbered(), _MOST):
@@ -125,7 +125,11 @@ class TabRows:
                     found = _quoted_cells(text)
                     if found is not None or not _UNFINISHED.fullmatch(text):
                         break
-        if found is None:
+        are_rows = self._quoting is None and all(map(self._fits, text.split("\n")))
+        if found is not None and taken and are_rows and len(found[0]) == self._width:
+            self._doubtful = range(number, taken[-1][0] + 1)
+            found = None
+        if found is None or (are_rows and len(found[0]) != self._width):
             self._ahead.extendleft(reversed(taken))
             return as_text
         return _Row(number, list(map(without_end, text.split("\n"))), texts, *found)
@@ -133,24 +137,25 @@ class TabRows:
     def _note(self, row: _Row, is_first: bool) -> None:
         """Note what a row shows; raise InputError if the file has shown something else."""
         if row.cells is None:
-            if any(map(_has_backslashes, row.texts)):
+            if self._quoting is None and any(map(_has_backslashes, row.texts)):
                 problem = "quotation marks in a cell have backslashes, which would be left in it"
                 raise self._unclear(row.number, problem)
             self._decide(row.number, False)
         elif row.quoted:
-            as_text = all(len(line.split("\t")) == self._width for line in row.lines)
+            as_text = all(map(self._fits, row.lines))
             as_cells = len(row.cells) == self._width
-            if as_text and as_cells and len(row.lines) > 1:
-                problem = "the lines may be rows of their own, or those of a quoted cell"
-                raise self._unclear(row.number, problem)
             if as_text != as_cells:
                 self._decide(row.number, as_cells)
             elif any(_NEEDS_QUOTES.search(row.cells[n]) for n in row.quoted):
                 self._decide(row.number, True)
-        if self._quoting is None:
-            plain = {n for n, cell in enumerate(row.texts) if cell and n not in row.quoted}
+        if self._quoting is None and len(self._plain) < self._width:
+            plain = {n for n, cell in enumerate(row.cells or ()) if cell and n not in row.quoted}
             (self._names if is_first and self._header else self._plain).update(plain)
-            self._quoted |= row.quoted
+        self._quoted |= row.quoted
+
+    def _fits(self, line: str) -> bool:
+        """Whether a line has as many cells as columns, where marks are text."""
+        return line.count("\t") + 1 == self._width
 
     def _decide(self, number: int, quoting: bool) -> None:
         if self._quoting is None:
@@ -164,6 +169,8 @@ class TabRows:
 
     def _decide_together(self, number: int) -> None:
         """Decide by rows of which none does: marks are only around cells that do not need any."""
+        if self._doubtful:
+            raise self._unclear(self._doubtful.start, _DOUBT)
         if self._quoted & self._plain:
             self._quoting = False  # no program quotes some texts of a column without need
         elif self._quoted & self._names:

@@ -102,7 +102,8 @@ class TokenClassification(LabelTask):
                 id="columns-of-plain-text",
             )
         else:
-            sentences, read = _sentences_of_columns(spec, known), known.said
+            sentences = _sentences_of_columns(spec, known)
+            read = partial(_read_of_columns, known)
         rows = ((" ".join(words), None, " ".join(tags)) for words, tags in sentences)
         return RowTexts([spec], rows, read=read)
 
@@ -188,6 +189,11 @@ class TokenClassification(LabelTask):
         self, runtime: TokenClassifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
         return [" ".join(x) for x in runtime.tag_words([text.split(" ") for text in sources])]
+
+
+def _read_of_columns(labels: Labels) -> str:
+    parts = ("words in the first column, tags in the last", labels.said())
+    return "; ".join(filter(None, parts))
 
 
 def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
