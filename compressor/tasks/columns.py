@@ -258,7 +258,7 @@ def _unclear_texts(table: RowTable, pairs: Pairs) -> InputError:
         return _unclear(table, "the text", "--text-column", 1)
     if pairs == "all":
         what = "the query and which the text"
-        return _unclear(table, what, "--text-column and --text-pair-column", 3)
+        return _unclear(table, what, "--text-column and --text-pair-column", 1)
     return _unclear(
         table, "the text, and whether one is a second text",
         "--text-column, and for pairs --text-pair-column", 1,

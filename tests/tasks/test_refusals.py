@@ -74,7 +74,7 @@ REFUSED: dict[str, list[tuple[str, str | bytes, str, str]]] = {
     "regression": [("a.tsv", "text\tscore\na\t1e999\n", "score-not-number", ":2:")],
     "reranking": [
         ("a.tsv", f"{Q}a\tb\t1\na\tb\t0.5\n", "score-not-number", ":3:"),
-        ("a.tsv", "query\tlabel\na\t1\n", "too-few-columns", ":1:"),
+        ("a.tsv", "query\tlabel\na\t1\n", "columns-unclear", ""),
     ],
     "token-classification": [
         ("a.conll", "EU B-per\nrejects VBZ O\n", "cell-count-differs", ":2:"),
