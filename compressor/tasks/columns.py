@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from compressor.errors import CompressWarning, InputError
@@ -46,7 +47,8 @@ SOURCES_AND_TARGETS = (
 )  # fmt: skip
 _WORDS = ("tokens", "words")
 _TAGS = ("tags", "ner_tags", "pos_tags", "chunk_tags", "labels", "upos")
-_ID = re.compile(r"(.*[ _-]|pair|prompt|u|gu|q)?(id|index|idx)\d*")
+_ID = re.compile(r"(.*[ _-]|pair|prompt|u|gu|q)?(id|index|idx)\d*|(unnamed: \d+)?")
+_WORDS_OF_TEXT = re.compile(r"[^\W\d_]{2,}\W* [^\W\d_]{2,}")
 # Language, script and region of a code: en, eng_Latn, pt-BR.
 _LANGUAGE = re.compile(r"([a-z]{2,3})(?:[_-]([a-z]{4}))?(?:[_-]([a-z]{2}|\d{3}))?")
 
@@ -81,8 +83,8 @@ def labelled(
         free = [name for name in free if name != label]
     if text is None or (pair is None and pairs == "all"):
         text, pair = _texts(table, free, text, pair, pairs)
-    others = [name for name in free if name not in (text, pair, *classes)]
-    rest = [name for name in others if not _ID.fullmatch(_folded(name))]
+    taken = {text, pair, *map(_folded, classes)}
+    rest = [x for x in free if not (x in taken or _folded(x) in taken or _ID.fullmatch(_folded(x)))]
     if text is None and _is_unsplit(table.columns):
         raise _unclear_texts(table, pairs)
     if text is None and pair is None and pairs != "all" and len(rest) == len(table.columns):
@@ -117,9 +119,17 @@ def _texts(
     found = [(a, b) for a in known for b in known if (_folded(a), _folded(b)) in PAIRS]
     if len(found) == 1 and pairs != "none":
         return found[0]
+    if known and pairs != "none":  # another text may be the second one
+        known += [name for name in free if name not in known and _has_words(table, name)]
     if len(known) > 1:
         raise _unclear_texts(table, pairs)
     return (None if pairs == "all" else only(known)), None
+
+
+def _has_words(table: RowTable, column: str) -> bool:
+    """Whether a column has texts of several words in the first rows, and no names of labels."""
+    cells = [str(record.cells.get(column)) for record in table.sample]
+    return "label" not in column.lower() and any(map(_WORDS_OF_TEXT.search, cells))
 
 
 def _known(free: Sequence[str], usual: Sequence[str]) -> str | None:
@@ -215,13 +225,26 @@ def _of_language(columns: Sequence[str], language: str | None) -> str | None:
     """The column with the name of a language, `en` or `en_US` for `en`; None if not just one."""
     if language is None:
         return None
-    same = [name for name in columns if _folded(name) == language.lower()]
-    return only(same or [name for name in columns if _is_language(name, language)])
+    # FLORES has `sentence_eng_Latn`.
+    names = {name: _folded(name).removeprefix("sentence_") for name in columns}
+    same = [name for name, code in names.items() if code == language.lower()]
+    return only(same or [name for name, code in names.items() if _is_language(code, language)])
+
+
+def are_turned(files: Sequence[str], languages: Direction) -> bool:
+    """Whether the names of two files, as in `test.de`, say that the targets come first."""
+
+    def says(file: str, language: str | None) -> bool:
+        parts = Path(file).name.split(".")
+        return language is not None and any(_is_language(part.lower(), language) for part in parts)
+
+    first, second = ([says(file, language) for language in languages] for file in files)
+    return first == [False, True] and second == [True, False]
 
 
 def _is_language(name: str, language: str) -> bool:
     """Whether two codes mean the same, apart from a script or a region that only one has."""
-    first, second = (_LANGUAGE.fullmatch(_folded(code)) for code in (name, language))
+    first, second = (_LANGUAGE.fullmatch(code.lower()) for code in (name, language))
     if first is None or second is None or first[1] != second[1]:
         return False
     parts = zip(first.groups(), second.groups(), strict=True)

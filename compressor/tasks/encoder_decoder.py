@@ -15,7 +15,7 @@ from compressor.model.sublayers import Kind
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task, Timed
 from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
-from compressor.tasks.columns import Pairs, one_side, translated
+from compressor.tasks.columns import Pairs, are_turned, one_side, translated
 from compressor.tasks.rows import Reading, Rows, RowText, RowTexts, Texts
 from compressor.tasks.tables import (
     FORMATS,
@@ -63,6 +63,12 @@ class EncoderDecoderTask(Task):
         """A table with a source and a target column, or `SOURCE,TARGET`, two text files."""
         files = _parallel_files(spec)
         if files is not None:
+            if are_turned(files, reading.languages):
+                raise InputError(
+                    f"{spec}: by their names the first file is in {reading.languages[1]}, and the "
+                    f"model translates from {reading.languages[0]}; give that first",
+                    id="parallel-files-turned",
+                )
             return RowTexts([*files], _parallel_rows(*files), read=lambda: "a text a line")
         require_format(spec, (*FORMATS, "two text files as SOURCE,TARGET"))
         table = unfolded(read_table(spec, reading.header, reading.quoted), "translation")

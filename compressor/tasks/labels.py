@@ -89,7 +89,7 @@ class SeveralLabels(Labels):
                 f"for each of the {len(self.names)} labels; give all rows the same",
                 id="labels-mixed",
             )
-        return [name for name, given in zip(self.names, value, strict=True) if given]
+        return [name for name, given in zip(self.names, value, strict=True) if int(given)]
 
     def said(self) -> str:
         return "labels are a 0 or 1 for each of the checkpoint's" if self.each else super().said()
@@ -125,8 +125,9 @@ def _has_each(value: object, count: int) -> bool | None:
         return True
     if len(value) != count or not _is_binary(value):
         return False
-    return True if len({*value}) < count else None
+    return True if len(set(map(int, value))) < count else None
 
 
 def _is_binary(value: list[Any]) -> bool:
-    return all(isinstance(part, int | float) and part in (0, 1) for part in value)
+    parts = [int(part) if part in ("0", "1") else part for part in value]
+    return all(isinstance(part, int | float) and part in (0, 1) for part in parts)

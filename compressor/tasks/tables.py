@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,6 +28,7 @@ from compressor.tasks.tab_cells import TabRows, without_end
 BOM = codecs.BOM_UTF8
 JSONL = ".jsonl"
 FORMATS = (".tsv", ".csv", JSONL)
+_SAMPLE = 8  # records
 _WHOLE_NUMBER = re.compile(r"(0|[1-9][0-9]{0,8})(\.0+)?", re.ASCII)
 
 
@@ -99,6 +100,7 @@ class RowTable:
     records: Iterator[Record]
     has_header: bool  # whether its first line has the names, and may be a row by mistake
     marks: Callable[[], str] = str  # how quotation marks were read, once all rows are
+    sample: Sequence[Record] = ()  # the first of the records
 
     def texts(
         self,
@@ -165,11 +167,11 @@ def read_table(path: str, header: bool = True, quotes: bool | None = None) -> Ro
     else:
         rows = TabRows(lines, path, quotes, header)
         records, marks = _records(rows, path, header), rows.said
-    first = next(records, None)
-    if first is None:
+    sample = list(islice(records, _SAMPLE))
+    if not sample:
         raise InputError(f"{path} has no rows; give a file of rows", id="too-few-rows")
-    has_header = header and suffix != JSONL
-    return RowTable(path, list(first.cells), chain([first], records), has_header, marks)
+    columns, has_header = list(sample[0].cells), header and suffix != JSONL
+    return RowTable(path, columns, chain(sample, records), has_header, marks, sample)
 
 
 def unfolded(table: RowTable, column: str) -> RowTable:
@@ -177,10 +179,9 @@ def unfolded(table: RowTable, column: str) -> RowTable:
 
     Where the first row has no object there, as it was.
     """
-    first = next(table.records)
-    records = chain([first], table.records)
+    first = table.sample[0]
     if not isinstance(first.cells.get(column), dict):
-        return replace(table, records=records)
+        return table
 
     def row(record: Record) -> Record:
         inner = record.cells.get(column)
@@ -193,7 +194,7 @@ def unfolded(table: RowTable, column: str) -> RowTable:
         others = {name: value for name, value in record.cells.items() if name != column}
         return Record(record.where, {**others, **inner})
 
-    return replace(table, columns=list(row(first).cells), records=map(row, records))
+    return replace(table, columns=list(row(first).cells), records=map(row, table.records))
 
 
 def _records(rows: Iterable[tuple[int, list[str]]], path: str, header: bool) -> Iterator[Record]:

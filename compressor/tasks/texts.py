@@ -1,7 +1,7 @@
 """Files of texts without answers, of any size: what `--distill-text` and the like name.
 
-A text per line, or in `.jsonl` an object per line. Texts are as they stand there; those of white
-space alone are left out.
+A text per line, or in `.jsonl` an object per line. Spaces and tabs around a text are left out, and
+so are lines of white space alone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _WANTED = {
     SOURCE: "texts like those that the model will read",
     TARGET: "sentences in the target language",
 }
+_AROUND = " \t"  # other white space, such as a no-break space, is part of a text
 _TABLES = (".tsv", ".csv", ".json", ".conll", ".bio", ".iob", ".iob2")
 
 
@@ -62,7 +63,7 @@ class TextFile:
     def texts(self, line: bytes, number: int | None = None) -> tuple[str, ...]:
         """The texts of a line, empty if it contains none; its number is for messages."""
         where = f"{self.path}" if number is None else f"{self.path}:{number}"
-        text = without_end(tables.decoded(line.removeprefix(tables.BOM), where))
+        text = without_end(tables.decoded(line.removeprefix(tables.BOM), where)).strip(_AROUND)
         if not text.strip():
             return ("",)
         texts = tuple(text.split("\t")) if self.pairs else (text,)
@@ -73,7 +74,7 @@ class TextFile:
                 if isinstance(value, list) and all(isinstance(word, str) for word in value):
                     cells[key] = " ".join(value)
             row = tables.Record(where, cells)
-            texts = tuple(row.text(key, blank=True) for key in self.keys)
+            texts = tuple(row.text(key, blank=True).strip(_AROUND) for key in self.keys)
         filled = [text for text in texts if text.strip()]
         if self.pairs and filled and len(filled) + len(texts) != 4:
             how = f" in {tables.quoted(self.keys)}" if self.keys else " with one tab between them"

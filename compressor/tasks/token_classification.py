@@ -219,8 +219,15 @@ def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
                 "between sentences",
                 id="cell-count-differs",
             )
-        words.append(_single_word(cells[0], where))
-        tags.append(labels.name_of(_single_word(cells[-1], where), where))
+        word, tag = cells[0], cells[-1]
+        if word[:1] == word[-1:] == '"' and '""' in word[1:-1]:
+            raise InputError(
+                f"{where}: the word {word[:40]!r} seems to be quoted as in CSV, and words in such "
+                "files are as they stand; write them without quoting, or as .jsonl",
+                id="not-a-word",
+            )
+        words.append(_single_word(word, where))
+        tags.append(labels.name_of(_single_word(tag, where), where))
 
 
 def _sentences_of_lists(

@@ -20,7 +20,7 @@ from compressor.tasks.rows import Reading
 from compressor.tasks.texts import DISTILL, SOURCE, TARGET, open_texts, texts_of
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.files import jsonl, write
+from tests.helpers.files import jsonl, packed, write
 
 # Headers of tables with pairs, and the places of the two texts and of the label: GLUE's data sets
 # as they are distributed and as the datasets library has them, and others.
@@ -96,6 +96,13 @@ READ: list[tuple[str, tuple[str | None, str | None], str, str, str]] = [
     ("translation", ("en_XX", "de_DE"), "de en", "en", "de"),
     ("translation", ("zh", "en"), "zh-Hans en-US id", "zh-Hans", "en-US"),
     ("translation", ("en", "de"), "source en de", "en", "de"),  # where the rows come from
+    (
+        "translation",
+        ("eng_Latn", "deu_Latn"),
+        "id URL sentence_deu_Latn sentence_eng_Latn",
+        "sentence_eng_Latn",
+        "sentence_deu_Latn",
+    ),  # FLORES
 ]
 
 
@@ -127,6 +134,7 @@ UNCLEAR: list[tuple[str, tuple[str | None, str | None], str, tuple[str, ...]]] =
     ("classification", NO_LANGUAGES, "title text label", ("--text-column",)),
     ("classification", NO_LANGUAGES, "question context answer label", ("--text-column",)),
     ("classification", NO_LANGUAGES, "id text", ("--label-column",)),  # not the number of a row
+    ("multilabel", NO_LANGUAGES, "text Toxic", ("--label-column",)),
     ("classification", NO_LANGUAGES, "text coarse fine", ("--label-column",)),
     ("multilabel", NO_LANGUAGES, "comment toxic", ("--label-column",)),  # a column for a label
     ("regression", NO_LANGUAGES, "a b c", ("--text-column",)),
@@ -147,6 +155,38 @@ def test_what_a_table_leaves_open_is_asked_for(
         TASKS[task].read_rows(path, languages=languages, labels=labels)
     assert f"{path}: its columns ({', '.join(map(repr, names))})" in str(caught.value)
     assert all(flag in str(caught.value) for flag in flags)
+
+
+def test_a_column_of_unknown_name_with_texts_may_be_a_second_text(tmp_path: Path) -> None:
+    read_rows = TASKS["classification"].read_rows
+    cells = {"text": "a b", "note": "x", "label": "y", "label_text": "very good", "": "0"}
+    path = write(tmp_path / "a.jsonl", jsonl([cells, cells]))
+    rows = read_rows(path)
+    assert (rows.sources, rows.pairs, rows.targets) == (["a b"] * 2, None, ["y", "y"])
+    path = write(tmp_path / "a.jsonl", jsonl([cells, cells | {"note": "It is another text."}]))
+    with raises(InputError, "columns-unclear"):
+        read_rows(path)
+    assert read_rows(path, text_column="text").pairs is None
+
+
+def test_numbers_of_rows_are_no_texts(tmp_path: Path) -> None:
+    """As pandas writes its index, and others an id."""
+    for name in ("", "Unnamed: 0", "id", "Index", "row_id", "uid"):
+        path = write(tmp_path / "a.csv", f"{name},utterance,intent\n0,a,b\n1,c,d\n")
+        rows = TASKS["classification"].read_rows(path)
+        assert (rows.sources, rows.targets) == (["a", "c"], ["b", "d"])
+        path = write(tmp_path / "b.csv", f"{name},what,label\n0,a,b\n1,c,d\n")
+        assert TASKS["classification"].read_rows(path).sources == ["a", "c"]
+
+
+def test_files_whose_names_say_the_other_direction_are_errors(tmp_path: Path) -> None:
+    for source, target in (("a.de", "a.en"), ("de.txt", "en.txt"), ("a.de_DE.gz", "a.en_US.gz")):
+        files = [str(packed(tmp_path / name, "text\n")) for name in (source, target)]
+        read_rows = TASKS["translation"].read_rows
+        with raises(InputError, "parallel-files-turned"):
+            read_rows(",".join(files), languages=("en", "de"))
+        assert read_rows(",".join(files), languages=("de", "en")).files == files
+        assert read_rows(",".join(files)).files == files
 
 
 def test_one_side_that_is_named_leaves_the_other(tmp_path: Path) -> None:

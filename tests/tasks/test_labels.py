@@ -34,6 +34,7 @@ HOT: list[tuple[list[str], list[list[Any]]]] = [
     (TWO, [[0, 1], [1, 0], [1, 1]]),  # the last row can be no ids
     (TWO, [[0, 0], [0, 1]]),
     (TWO, [[0.0, 1.0], [1.0, 0.0]]),
+    (NAMES, [["0", "1", "0", "1"], ["0", "0", "0", "1"]]),
     (["0", "1", "2"], [[0, 1, 1], [0, 0, 1]]),
 ]
 
@@ -71,6 +72,7 @@ def test_other_lists_are_ids_or_names(
     ("names", "labels", "id"),
     [
         (TWO, [[0, 1], [1, 0]], "labels-ambiguous"),
+        (TWO, [["0", "1"]], "labels-ambiguous"),
         (NAMES, [[0, 1, 0, 0], [3]], "labels-mixed"),
         (NAMES, [[0, 1, 0, 0], [0, 1, 0, 0, 1]], "labels-mixed"),
         (NAMES, [[0.2, 0.8, 0.0, 0.0]], "labels-mixed"),  # probabilities

@@ -80,6 +80,7 @@ REFUSED: dict[str, list[tuple[str, str | bytes, str, str]]] = {
         ("a.conll", "EU B-per\nrejects VBZ O\n", "cell-count-differs", ":2:"),
         ("a.tsv", "EU\tB-per\nrejects\t\n", "not-a-word", ":2:"),
         ("a.conll", "EU B-per\nrejects B-pre\n", "label-unknown", ":2:"),
+        ("a.tsv", 'EU\tB-per\n""""\tO\n', "not-a-word", ":2:"),
         ("a.jsonl", '{"tokens": ["a b"], "tags": ["O"]}', "not-a-word", ":1:"),
         ("a.jsonl", '{"tokens": [1], "tags": ["O"]}', "not-a-word", ":1:"),
         ("a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["a"], "tags": []}',
