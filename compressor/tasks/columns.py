@@ -10,10 +10,9 @@ import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from compressor.errors import CompressWarning, InputError
-from compressor.tasks.rows import ColumnNames, Direction, flag_of
+from compressor.tasks.rows import ColumnNames, Direction, Pairs, flag_of
 from compressor.tasks.tables import RowTable, column_missing, quoted
 
 # First and second texts as data sets name them: GLUE, SNLI and its relatives, PAWS, SICK, BoolQ,
@@ -52,7 +51,6 @@ _WORDS_OF_TEXT = re.compile(r"[^\W\d_]{2,}\W* [^\W\d_]{2,}")
 # Language, script and region of a code: en, eng_Latn, pt-BR.
 _LANGUAGE = re.compile(r"([a-z]{2,3})(?:[_-]([a-z]{4}))?(?:[_-]([a-z]{2}|\d{3}))?")
 
-Pairs = Literal["none", "some", "all"]  # whether texts are read in pairs
 # What columns hold, in messages.
 TEXT, PAIR, LABEL = "text", "second text", "label"
 

@@ -10,10 +10,10 @@ from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task
 from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
-from compressor.tasks.columns import LABEL, LABELS, PAIR, TEXT, Pairs, labelled
+from compressor.tasks.columns import LABEL, LABELS, PAIR, TEXT, labelled
 from compressor.tasks.labels import BETWEEN, Labels, several_labels
-from compressor.tasks.rows import LabelNames, Reading, Rows, RowTexts, Texts
-from compressor.tasks.tables import Record, RowTable, read_table
+from compressor.tasks.rows import LabelNames, Pairs, Reading, Rows, RowTexts, Texts
+from compressor.tasks.tables import Record, RowTable, names_alone, read_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,10 +64,10 @@ class EncoderTask(Task):
         return table.texts(columns, self.label_reader(reading.labels))
 
     def text_columns(
-        self, table: RowTable, reading: Reading, *, pairs: Pairs, targets: bool = False
+        self, where: str, names: Texts, reading: Reading, *, pairs: Pairs, targets: bool = False
     ) -> list[str]:
         named = {x: name for x, name in reading.columns.items() if x in self.inputs}
-        chosen = labelled(table, named, self.labels, pairs, needs_label=False)
+        chosen = labelled(names_alone(where, names), named, self.labels, pairs, needs_label=False)
         return [name for name in (chosen[TEXT], chosen[PAIR]) if name is not None]
 
     @abstractmethod

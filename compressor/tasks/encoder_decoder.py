@@ -15,13 +15,13 @@ from compressor.model.sublayers import Kind
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task, Timed
 from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
-from compressor.tasks.columns import Pairs, are_turned, one_side, translated
-from compressor.tasks.rows import Reading, Rows, RowText, RowTexts, Texts
+from compressor.tasks.columns import are_turned, one_side, translated
+from compressor.tasks.rows import Pairs, Reading, Rows, RowText, RowTexts, Texts
 from compressor.tasks.tables import (
     FORMATS,
     Record,
-    RowTable,
     filled_lines,
+    names_alone,
     read_table,
     require_format,
     unfolded,
@@ -76,8 +76,9 @@ class EncoderDecoderTask(Task):
         return table.texts(columns, Record.text)
 
     def text_columns(
-        self, table: RowTable, reading: Reading, *, pairs: Pairs, targets: bool = False
+        self, where: str, names: Texts, reading: Reading, *, pairs: Pairs, targets: bool = False
     ) -> list[str]:
+        table = names_alone(where, names)
         return [one_side(table, reading.columns, reading.languages, targets)]
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:

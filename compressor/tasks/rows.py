@@ -10,20 +10,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Literal
 
 from compressor.errors import InputError
 from compressor.storage.text_files import REPORTED_LINES
-
-if TYPE_CHECKING:
-    from compressor.tasks.columns import Pairs
-    from compressor.tasks.tables import RowTable
 
 ColumnNames = Mapping[str, str]  # option of a task that is set -> name of the column
 Texts = Sequence[str]
 LabelNames = Sequence[str] | None  # a checkpoint's, by class id; None: without, or not known
 # Codes of the languages that a translator translates from and into, as far as they are known.
 Direction = tuple[str | None, str | None]
+Pairs = Literal["none", "some", "all"]  # whether texts are read in pairs
 # A source, the second text of a pair or None, and a target; see `Rows`.
 RowText = tuple[str, str | None, str]
 
@@ -243,11 +240,12 @@ class RowReader(ABC):
 
     @abstractmethod
     def text_columns(
-        self, table: RowTable, reading: Reading, *, pairs: Pairs, targets: bool = False
+        self, where: str, names: Texts, reading: Reading, *, pairs: Pairs, targets: bool = False
     ) -> list[str]:
         """The columns of texts without answers: one, or two that are read as a pair.
 
         Args:
+            where: the place of the first object, which has these names.
             targets: of texts like the answers, where these are texts.
         """
 

@@ -147,6 +147,11 @@ class RowTable:
         return "; ".join(filter(None, parts))
 
 
+def names_alone(where: str, names: Sequence[str]) -> RowTable:
+    """The columns of a JSON object at `where`, without rows."""
+    return RowTable(where, list(names), iter(()), has_header=False)
+
+
 def read_table(path: str, header: bool = True, quotes: bool | None = None) -> RowTable:
     """Open a file in one of `FORMATS`; a table without `header` has the columns `1`, `2`, ….
 

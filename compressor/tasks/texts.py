@@ -17,7 +17,6 @@ from compressor.storage.text_files import REPORTED_LINES, format_suffix, is_pack
 from compressor.tasks import tables
 from compressor.tasks.rows import Reading, RowReader
 from compressor.tasks.tab_cells import without_end
-from compressor.tasks.tables import RowTable
 
 DISTILL, SOURCE, TARGET = "--distill-text", "--source-text", "--target-text"
 _WANTED = {
@@ -29,8 +28,8 @@ _AROUND = " \t"  # other white space, such as a no-break space, is part of a tex
 _TABLES = (".tsv", ".csv", ".json", ".conll", ".bio", ".iob", ".iob2")
 
 
-# The columns to read of a table that has those of the first object.
-ColumnsOf = Callable[[RowTable], Sequence[str]]
+# Which columns are read, of those of the first object, whose place is for messages.
+ColumnsOf = Callable[[str, Sequence[str]], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,7 @@ class TextFile:
             text = tables.decoded(line.removeprefix(tables.BOM), where)
             if text.strip():
                 names = list(tables.parse_json_of(text, where))
-                keys = columns_of(RowTable(where, names, iter(()), has_header=False))
-                return replace(self, keys=tuple(keys))
+                return replace(self, keys=tuple(columns_of(where, names)))
         raise self.empty()
 
     def count(self, progress: Callable[[int], None] = lambda lines: None) -> int:

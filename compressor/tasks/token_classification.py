@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from compressor.errors import InputError, UsageError
 from compressor.tasks import tables
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
-from compressor.tasks.columns import Pairs, words_and_tags, words_of
+from compressor.tasks.columns import words_and_tags, words_of
 from compressor.tasks.encoder import LabelTask
 from compressor.tasks.labels import Labels
-from compressor.tasks.rows import Reading, Rows, RowTexts, Texts
+from compressor.tasks.rows import Pairs, Reading, Rows, RowTexts, Texts
 from compressor.tasks.tables import RowTable
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ class TokenClassification(LabelTask):
         return RowTexts([spec], rows, read=read)
 
     def text_columns(
-        self, table: RowTable, reading: Reading, *, pairs: Pairs, targets: bool = False
+        self, where: str, names: Texts, reading: Reading, *, pairs: Pairs, targets: bool = False
     ) -> list[str]:
-        return [words_of(table, reading.columns)]
+        return [words_of(tables.names_alone(where, names), reading.columns)]
 
     def label_values(self, rows: Rows) -> list[list[int]]:
         """The label's number of each word; empty for a row without a target."""
