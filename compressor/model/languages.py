@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
@@ -45,7 +46,8 @@ def direction(tokenizer: Any) -> tuple[str | None, str | None]:
     source, target = (getattr(tokenizer, x, None) for x in ("source_lang", "target_lang"))
     codes = text_codes(tokenizer)
     if len(set(codes.values())) > 1:  # the code before a source says the target
-        target = source_prefix(tokenizer).strip()[2:-2] or None
+        said = re.match(">>(.+?)<<", source_prefix(tokenizer))
+        target = said and said[1]
     return source, target
 
 

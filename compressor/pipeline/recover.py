@@ -88,17 +88,20 @@ def open_text(
             id="text-for-other-tasks",
         )
     pairs = task.joins_pairs and rows is not None and bool(rows.pairs)
-    return Text(
-        lines=TextLines(
-            text.path,
-            columns_of=partial(
-                task.text_columns,
-                reading=section.reading(direction(checkpoint.tokenizer)),
-                pairs="all" if pairs else "none",
-            ),
-            pairs=pairs,
-            progress=lambda done: progress.update("lines read", done, None),
+    lines = TextLines(
+        text.path,
+        columns_of=partial(
+            task.text_columns,
+            reading=section.reading(direction(checkpoint.tokenizer)),
+            pairs="all" if pairs else "none",
         ),
+        pairs=pairs,
+        progress=lambda done: progress.update("lines read", done, None),
+    )
+    if lines.said:
+        progress.message(lines.said)
+    return Text(
+        lines=lines,
         task=task,
         tokenizer=checkpoint.tokenizer,
         max_tokens=checkpoint.max_source_tokens,

@@ -184,6 +184,8 @@ def texts_to_keep(
         if path is not None:
             _require_of_task(option, path, task, checkpoint.name)
             file = texts_of(Path(path), option, task, reading)
+            if file.said:
+                progress.message(file.said)
             file.count(lambda done: progress.update("lines read", done, None))
         files.append(file)
     source, target = files

@@ -80,7 +80,8 @@ def labelled(
         label = _known(free, labels)
         free = [name for name in free if name != label]
     if text is None or (pair is None and pairs == "all"):
-        text, pair = _texts(table, free, text, pair, pairs)
+        is_left = label is None and needs_label and len(free) == 2  # one of them is the label
+        text, pair = _texts(table, free, text, pair, "none" if is_left else pairs)
     taken = {text, pair, *map(_folded, classes)}
     rest = [x for x in free if not (x in taken or _folded(x) in taken or _ID.fullmatch(_folded(x)))]
     if text is None and _is_unsplit(table.columns):
@@ -294,9 +295,9 @@ def _unclear(table: RowTable, what: str, flags: str, least: int) -> InputError:
             "needed; separate cells as the file's suffix says",
             id="too-few-columns",
         )
-    header = "; give --no-header if the first line is a row" if table.has_header else ""
+    header = ", or --no-header if the first line is a row" if table.has_header else ""
     return InputError(
-        f"{table.path}: its columns ({quoted(names)}) do not say which is {what}; name it with "
-        f"{flags}{header}",
+        f"{table.path}: its columns ({quoted(names)}) do not say which is {what}; give {flags}"
+        f"{header}",
         id="columns-unclear",
     )

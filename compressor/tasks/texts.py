@@ -49,6 +49,11 @@ class TextFile:
         """Whether it must be unpacked before single lines of it can be read."""
         return is_packed(self.path)
 
+    @property
+    def said(self) -> str:
+        """What is read of it, and from where; empty for plain lines."""
+        return f"{self.path}: texts in {tables.quoted(self.keys)}" if self.keys else ""
+
     def lines(self) -> Iterator[bytes]:
         """All lines, unpacked."""
         with tables.reading(self.path, again=True) as file:

@@ -159,6 +159,7 @@ class TextLines:
         self.path, self.pairs, self.blank = path, pairs, blank
         self.rows = self.size = 0
         self._file = open_texts(path, DISTILL, columns_of, pairs=pairs)
+        self.said = self._file.said
         self.is_packed, self._stored = self._file.is_packed, path
         self._offsets = array("q")  # bytes before the first line of every `_BLOCKS`-th block
         for number, line in enumerate(self._file.lines(), 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,6 +50,16 @@ def test_rows_of_a_translator_are_read_by_its_languages(tmp_path: Path, capsys) 
     assert scores[0] == scores[1]
     with raises(InputError, "columns-unclear"):
         invoke("evaluate", out, "--test", write(tmp_path / "other.tsv", "fr de", ROWS))
+
+
+def test_the_code_before_a_source_says_the_target() -> None:
+    tokenizer = SimpleNamespace(
+        source_lang="en", target_lang="ROMANCE", supported_language_codes=[">>fra<<", ">>spa<<"],
+        init_kwargs={"source_prefix": ">>fra<< please: "},
+    )  # fmt: skip
+    assert direction(tokenizer) == ("en", "fra")
+    tokenizer.init_kwargs = {"source_prefix": ""}
+    assert direction(tokenizer) == ("en", None)
 
 
 def test_the_languages_of_the_bundled_translator() -> None:

@@ -169,6 +169,17 @@ def test_a_column_of_unknown_name_with_texts_may_be_a_second_text(tmp_path: Path
     assert read_rows(path, text_column="text").pairs is None
 
 
+def test_the_only_other_column_is_the_label(tmp_path: Path) -> None:
+    """Also one whose labels are several words."""
+    path = write(tmp_path / "a.tsv", "text\tmood\na b\tvery good\nc d\tquite bad\n")
+    rows = TASKS["classification"].read_rows(path)
+    assert (rows.sources, rows.pairs, rows.targets) == (
+        ["a b", "c d"],
+        None,
+        ["very good", "quite bad"],
+    )
+
+
 def test_numbers_of_rows_are_no_texts(tmp_path: Path) -> None:
     """As pandas writes its index, and others an id."""
     for name in ("", "Unnamed: 0", "id", "Index", "row_id", "uid"):
@@ -228,6 +239,8 @@ def test_texts_of_objects_are_chosen_as_in_rows(tmp_path: Path) -> None:
     both = {"id": "7", "en": " An \u00a0egg.", "de": "Ein Ei.\u3000"}
     path = Path(write(tmp_path / "a.jsonl", jsonl([both])))
     assert texts("translation", path, TARGET, ("en", "de")) == [both["de"]]
+    opened = texts_of(path, TARGET, TASKS["translation"], Reading(languages=("en", "de")))
+    assert opened.said == f"{path}: texts in 'de'"
     with raises(InputError, "columns-unclear"):
         texts("translation", path, TARGET)
     for cells, found in (
