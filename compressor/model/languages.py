@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
@@ -39,6 +40,18 @@ def text_codes(tokenizer: Any) -> dict[str, str]:
     return {name: code for code in listed for name in (code, code[2:-2])}
 
 
+def direction(tokenizer: Any) -> tuple[str | None, str | None]:
+    """Codes of the languages that a translator translates from and into, as far as it says so."""
+    if languages(tokenizer):
+        return tokenizer.src_lang, tokenizer.tgt_lang
+    source, target = (getattr(tokenizer, x, None) for x in ("source_lang", "target_lang"))
+    codes = text_codes(tokenizer)
+    if len(set(codes.values())) > 1:  # the code before a source says the target
+        said = re.match(">>(.+?)<<", source_prefix(tokenizer))
+        target = said and said[1]
+    return source, target
+
+
 def starts_with_language(tokenizer: Any, entry: Architecture) -> bool:
     """Whether decoders start with the target language, which ends targets; else it is forced."""
     # As mBART, whose labels are shifted right by one. mBART-50's targets begin with the language.
@@ -55,6 +68,9 @@ def description(tokenizer: Any, entry: Architecture) -> dict[str, Any]:
     """Entries of `graphs.json` for the runtime."""
     known, prefix = languages(tokenizer), source_prefix(tokenizer)
     entries: dict[str, Any] = {"source_prefix": prefix} if prefix else {}
+    if not known:
+        sides = zip(("source_language", "target_language"), direction(tokenizer), strict=True)
+        entries |= {name: code for name, code in sides if code is not None}
     if known:
         entries["languages"] = {
             "codes": known,
