@@ -85,8 +85,7 @@ class Artifact:
 
     @property
     def direction(self) -> tuple[str | None, str | None]:
-        """Codes of the languages that it translates from and into; None where none is known."""
-        """Codes of the languages that it translates from and into, as far as they are known."""
+        """Codes of the languages that it translates from and into; None for unknown ones."""
         return None, None
 
     def file(self, role: str, precision: str | None) -> str:

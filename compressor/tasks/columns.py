@@ -52,7 +52,9 @@ _WORDS_OF_TEXT = re.compile(r"[^\W\d_]{2,}\W* [^\W\d_]{2,}")
 _LANGUAGE = re.compile(r"([a-z]{2,3})(?:[_-]([a-z]{4}))?(?:[_-]([a-z]{2}|\d{3}))?")
 
 # What columns hold, in messages.
-TEXT, PAIR, LABEL = "text", "second text", "label"
+TEXT = "text"
+PAIR = "second text"
+LABEL = "label"
 
 
 def labelled(
@@ -163,9 +165,11 @@ def translated(table: RowTable, named: ColumnNames, languages: Direction) -> dic
     if source is None or target is None:
         known = f" (the model translates from {languages[0]} into {languages[1]})"
         raise _unclear(
-            table, f"the source and which the target{known if all(languages) else ''}",
-            "--source-column and --target-column", 2,
-        )  # fmt: skip
+            table,
+            f"the source and which the target{known if all(languages) else ''}",
+            "--source-column and --target-column",
+            2,
+        )
     return {"source": source, PAIR: None, "target": target}
 
 
@@ -286,9 +290,11 @@ def _unclear_texts(table: RowTable, pairs: Pairs) -> InputError:
         what = "the query and which the text"
         return _unclear(table, what, "--text-column and --text-pair-column", 1)
     return _unclear(
-        table, "the text, and whether one is a second text",
-        "--text-column, and for pairs --text-pair-column", 1,
-    )  # fmt: skip
+        table,
+        "the text, and whether one is a second text",
+        "--text-column, and for pairs --text-pair-column",
+        1,
+    )
 
 
 def _unclear(table: RowTable, what: str, flags: str, least: int) -> InputError:

@@ -240,9 +240,16 @@ class RowReader(ABC):
         pairs = [second for _, second, _ in used if second is not None] or None
         names = None if labels is None else list(labels)
         return Rows(
-            self.name, sources, pairs, targets, texts.files,
-            fingerprint(sources, pairs, targets), names, texts.ranked, read=texts.read(),
-        )  # fmt: skip
+            self.name,
+            sources,
+            pairs,
+            targets,
+            texts.files,
+            fingerprint(sources, pairs, targets),
+            names,
+            texts.ranked,
+            read=texts.read(),
+        )
 
     @abstractmethod
     def read_texts(self, spec: str, reading: Reading) -> RowTexts:

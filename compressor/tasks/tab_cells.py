@@ -46,7 +46,8 @@ class TabRows:
     """
 
     def __init__(self, lines: Iterable[str], path: str, quoted: bool | None, header: bool) -> None:
-        self._lines, self._path, self._header = enumerate(lines, 1), path, header
+        self._lines = enumerate(lines, 1)
+        self._path, self._header = path, header
         self._ahead = deque[tuple[int, str]]()  # lines that were read to find the end of a cell
         self._is_given, self._quoting = quoted is not None, quoted  # None: not decided yet
         self._decided_at = 0  # the line that decided it
@@ -54,7 +55,9 @@ class TabRows:
         self._has_marks = False
         self._width = 0
         # Columns with a name or a cell that is not quoted, and with a cell that need not be.
-        self._names, self._plain, self._quoted = set[int](), set[int](), set[int]()
+        self._names = set[int]()
+        self._plain = set[int]()
+        self._quoted = set[int]()
 
     def said(self) -> str:
         """How marks were read; empty where there are none."""
