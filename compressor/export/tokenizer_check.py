@@ -13,13 +13,11 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import transformers
-
 from compressor.errors import VerificationError
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.languages import source_prefix
 from compressor.model.modes import quiet_transformers
-from compressor.model.tokenizer import target_ids
+from compressor.model.tokenizer import open_files, target_ids
 from compressor.runtime.batching import Item, in_chunks
 from compressor.runtime.text import Encoded, TextTokenizer
 
@@ -98,9 +96,7 @@ class TokenizerProbe:
         """Compare the tokenizer, and its settings, that transformers opens in a directory."""
         if opened is None:
             with quiet_transformers():
-                opened = transformers.AutoTokenizer.from_pretrained(
-                    directory, local_files_only=True
-                )
+                opened = open_files(directory)
         for name in ("pad_token_id", "eos_token_id", "model_max_length", "truncation_side"):
             want, got = getattr(self.tokenizer, name), getattr(opened, name)
             if want != got:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, normalizers, processors
 
 from compressor.errors import InputError
 from compressor.model.architecture import decoder_tokens
-from compressor.model.languages import languages
+from compressor.model.languages import languages, open_languages
 from compressor.model.modes import quiet_transformers
 from compressor.model.reading import first_line, malformed
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
@@ -32,16 +32,7 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
     """The tokenizer of a checkpoint; raises InputError where it cannot be used with its model."""
     try:
         with quiet_transformers(), panics_raised():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(
-                directory, local_files_only=True, trust_remote_code=trust_remote_code
-            )
-            # M2M100's languages are no words of a text. The hub's files make them special tokens; a
-            # tokenizer that transformers 5 makes and saves does not.
-            ids = getattr(tokenizer, "lang_token_to_id", {})
-            if not ids.keys() <= set(tokenizer.all_special_tokens):
-                tokens = sorted(ids, key=ids.__getitem__)
-                tokenizer.add_special_tokens({"extra_special_tokens": tokens})
-            remember_limits(tokenizer)
+            tokenizer = open_files(directory, trust_remote_code=trust_remote_code)
             vocabulary = tokenizer.get_vocab()
             if not all(type(token) is int and token >= 0 for token in vocabulary.values()):
                 raise ValueError("a token has no number")
@@ -61,6 +52,16 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
             id="tokenizer-missing",
         )
     _require_fit(tokenizer, vocabulary, config, directory)
+    return tokenizer
+
+
+def open_files(directory: Path, trust_remote_code: bool = False) -> Any:
+    """What transformers makes of a tokenizer's files, with what else they say."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        directory, local_files_only=True, trust_remote_code=trust_remote_code
+    )
+    open_languages(tokenizer)
+    remember_limits(tokenizer)
     return tokenizer
 
 
