@@ -17,7 +17,7 @@ from compressor.errors import VerificationError
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.languages import source_prefix
 from compressor.model.modes import quiet_transformers
-from compressor.model.tokenizer import open_files, target_ids
+from compressor.model.tokenizer import prompts_of, reopened, target_ids
 from compressor.runtime.batching import Item, in_chunks
 from compressor.runtime.text import Encoded, TextTokenizer
 
@@ -83,6 +83,11 @@ class TokenizerProbe:
     def check_file(self, path: Path) -> None:
         """Compare the runtime's tokenizer in a file."""
         written = TextTokenizer(path)
+        some = _some(self.texts, MOST_CUT)
+        for prompt in prompts_of(self.tokenizer):
+            written.prefix = prompt
+            wanted = _encode(self.tokenizer, [prompt + text for text in some])
+            self._require_rows(some, wanted, written.encode(some), str(path))
         written.prefix = source_prefix(self.tokenizer)
 
         def encode(texts: list[str], pairs: list[str] | None, most: int | None) -> list[Encoded]:
@@ -96,7 +101,7 @@ class TokenizerProbe:
         """Compare the tokenizer, and its settings, that transformers opens in a directory."""
         if opened is None:
             with quiet_transformers():
-                opened = open_files(directory)
+                opened = reopened(self.tokenizer, directory)
         for name in ("pad_token_id", "eos_token_id", "model_max_length", "truncation_side"):
             want, got = getattr(self.tokenizer, name), getattr(opened, name)
             if want != got:

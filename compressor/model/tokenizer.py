@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, normalizers, processors
 
 from compressor.errors import InputError
 from compressor.model.architecture import decoder_tokens
-from compressor.model.languages import languages, open_languages
+from compressor.model.languages import languages, open_languages, source_prefix
 from compressor.model.modes import quiet_transformers
 from compressor.model.reading import first_line, malformed
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
@@ -151,7 +151,7 @@ def follow_sentence_settings(
 ) -> None:
     """Make a tokenizer cut and lower-case texts as sentence-transformers does, in place."""
     settings = settings or SentenceSettings()
-    tokenizer.sentence_settings = settings  # which is not saved
+    tokenizer.sentence_settings, tokenizer.sentence_config = settings, config  # are not saved
     # Of both lengths that files may give the package takes its own, even a larger one, and the
     # number of positions where it has none, also for models whose positions are relative.
     lengths = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
@@ -176,9 +176,24 @@ def follow_sentence_settings(
         backend.post_processor = _without_types(backend)
 
 
+def reopened(tokenizer: Any, directory: Path) -> Any:
+    """A tokenizer that was saved in a directory, with what is set on it when it is opened."""
+    opened = open_files(directory)
+    if hasattr(tokenizer, "sentence_settings"):
+        follow_sentence_settings(opened, tokenizer.sentence_config, tokenizer.sentence_settings)
+    return opened
+
+
 def sentence_settings_of(tokenizer: Any) -> SentenceSettings:
     """The settings that a tokenizer follows; those without effect if it follows none."""
     return getattr(tokenizer, "sentence_settings", SentenceSettings())
+
+
+def prompts_of(tokenizer: Any) -> list[str]:
+    """What texts may begin with when they are read: first nothing, then the model's prompts."""
+    settings = sentence_settings_of(tokenizer)
+    known = (source_prefix(tokenizer), settings.default_prompt, *settings.prompts.values())
+    return list(dict.fromkeys(["", *known]))
 
 
 def uncut_copy(tokenizer: Any) -> Tokenizer:
