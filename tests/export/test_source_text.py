@@ -137,8 +137,8 @@ def logits_of(checkpoint: Checkpoint, texts: list[str], pairs: list[str]) -> np.
     return np.array(rows)
 
 
-def test_a_cross_encoder_gives_types_as_the_package(tmp_path: Path):
-    """It hands on the types of a tokenizer that does not name them, which no file says."""
+def test_a_cross_encoder_reads_pairs_as_the_package(tmp_path: Path):
+    """Cut where it says, and without token types, which this tokenizer does not hand on."""
     plain = save_plain(
         tmp_path / "plain", "bert", "regression", model_input_names=["input_ids", "attention_mask"]
     )

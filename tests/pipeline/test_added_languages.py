@@ -13,7 +13,7 @@ from transformers import AddedToken
 from compressor.errors import InputError, UsageError
 from compressor.model.architectures import architecture
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.languages import languages, set_languages
+from compressor.model.languages import languages, require_said, set_languages
 from compressor.model.tokenizer import open_files, save_tokenizer
 from compressor.pipeline.inputs import load
 from compressor.request.sections import ModelSection
@@ -86,6 +86,11 @@ def test_other_added_tokens_do_not_take_the_languages_away(tmp_path: Path):
     assert model.generation_config.forced_bos_token_id == known["zz-ZZ"]
     with pytest.raises(UsageError, match="eng_Latm: it has no such language; did you mean 'eng_L"):
         set_languages(model, opened, entry, "eng_Latm", None, "it")
+    # As in a checkpoint whose generation settings alone say the target.
+    model.generation_config.forced_bos_token_id = opened.convert_tokens_to_ids("w300")
+    opened.tgt_lang = None
+    require_said(model, opened, entry, "it")
+    assert opened.tgt_lang == "w300"
     # Whoever names a word means it: transformers reads any token as a language.
     set_languages(model, opened, entry, "w300", None, "it")
     assert "w300" in languages(opened)
