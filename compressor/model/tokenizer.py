@@ -199,6 +199,7 @@ def prompts_of(tokenizer: Any) -> list[str]:
 def uncut_copy(tokenizer: Any) -> Tokenizer:
     """A copy of a fast tokenizer's part in Rust, which neither cuts nor pads."""
     copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    copy.encode_special_tokens = tokenizer.split_special_tokens  # which the string does not say
     # Where transformers does not hand token types to the model, that takes 0 for all.
     if "token_type_ids" not in tokenizer.model_input_names:
         copy.post_processor = _without_types(copy)

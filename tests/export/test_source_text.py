@@ -21,7 +21,7 @@ from compressor.errors import VerificationError
 from compressor.export.source_text import cut_vocabulary, require_same_answers
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask
-from compressor.model.tokenizer import prompts_of
+from compressor.model.tokenizer import prompts_of, uncut_copy
 from compressor.runtime import Embedder
 from compressor.tasks.batching import encode_texts
 from compressor.tasks.texts import SOURCE, TextFile
@@ -164,6 +164,18 @@ def test_texts_are_cut_on_the_side_that_the_checkpoint_says(tmp_path: Path):
         x(long, truncation=True, max_length=32)["input_ids"][0] for x in (plain, cut.tokenizer)
     )
     assert plain.convert_ids_to_tokens(ids) == cut.tokenizer.convert_ids_to_tokens(new_ids)
+
+
+def test_special_tokens_in_a_text_are_split_where_the_checkpoint_says(tmp_path: Path):
+    """By copies of its tokenizer, too, whose files do not say it."""
+    model = save_plain(tmp_path / "m", "bert", "regression", split_special_tokens=True)
+    plain, dense = transformers.AutoTokenizer.from_pretrained(model), open_checkpoint(str(model))
+    cut, text = cut_vocabulary(dense, text_file(tmp_path)), f"{WORDS[0]} [SEP] {WORDS[1]}"
+    expected = plain.convert_ids_to_tokens(plain(text)["input_ids"])
+    assert expected.count("[SEP]") == 1
+    assert uncut_copy(dense.tokenizer).encode(text).tokens == expected
+    assert cut.tokenizer.convert_ids_to_tokens(cut.tokenizer(text)["input_ids"])[-1] == "[SEP]"
+    assert uncut_copy(cut.tokenizer).encode(text).tokens.count("[SEP]") == 1
 
 
 def test_tokens_between_the_texts_of_a_pair_are_kept(tmp_path: Path):
