@@ -13,8 +13,14 @@ from transformers import AddedToken
 from compressor.errors import InputError, UsageError
 from compressor.model.architectures import architecture
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.languages import languages, require_said, set_languages
-from compressor.model.tokenizer import open_files, save_tokenizer
+from compressor.model.languages import (
+    languages,
+    open_languages,
+    require_said,
+    set_languages,
+)
+from compressor.model.stored_tokenizer import open_tokenizer
+from compressor.model.tokenizer import save_tokenizer
 from compressor.options.sections import ModelSection
 from compressor.pipeline.inputs import load
 from compressor.runtime import Translator
@@ -51,6 +57,13 @@ FAMILIES: dict[str, tuple[str, Callable[[], Any], str, str, str]] = {
     "mbart-50": ("mbart", lambda: transformers.MBart50Tokenizer(vocab=unigram()),
                  "en_XX", "de_DE", "ty_RU"),
 }  # fmt: skip
+
+
+def open_files(directory: Path) -> Any:
+    """A tokenizer with all of its languages, as checkpoints are opened."""
+    tokenizer = open_tokenizer(directory, writes=True)
+    open_languages(tokenizer)
+    return tokenizer
 
 
 @pytest.mark.parametrize("way", WAYS)
