@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import tradeoff
 from benchmarks.pages import RESULTS, drawing, markdown_table, read_json, with_interval
 from compressor.report.plots import COLORS, DENSE, FAINT
-from compressor.results import Variant
+from compressor.steps.results import Variant
 
 Row = dict[str, Any]  # one build of `benchmarks.engines` at one shape
 

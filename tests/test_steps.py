@@ -19,8 +19,8 @@ from compressor.budgets.units import PathCut
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.progress import SILENT
-from compressor.results import OutputPath
-from compressor.steps import Steps, open_steps
+from compressor.steps.results import OutputPath
+from compressor.steps.store import Steps, open_steps
 from compressor.storage.staging import staging
 from compressor.tasks import Rows
 from tests.helpers.errors import raises

@@ -16,7 +16,7 @@ from compressor.options.requests import InspectRequest
 from compressor.options.sections import ModelSection
 
 if TYPE_CHECKING:
-    from compressor.pipeline.inspection import Inspection, PartFacts
+    from compressor.throughput.inspection import Inspection, PartFacts
 
 
 @o.command(InspectRequest, example="compress inspect MODEL")
@@ -27,9 +27,9 @@ def inspect(
     ],
 ) -> int:
     """Show heads, neurons, embeddings, what they cost, and how much is in no head or neuron."""
-    from compressor.pipeline.inputs import load
-    from compressor.pipeline.inspection import inspect_checkpoint
+    from compressor.options.inputs import load
     from compressor.report.numbers import join
+    from compressor.throughput.inspection import inspect_checkpoint
 
     section = ModelSection(path=model, task=request.task, **request.access.access())
     facts = inspect_checkpoint(load(section, dense=False, answers=False))

@@ -16,7 +16,7 @@ from compressor.options.predict import OPENING_OPTIONS, TASK_OPTIONS, PredictReq
 from compressor.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from compressor.pipeline.stream_lines import Lines
+    from compressor.commands.stream_lines import Lines
     from compressor.runtime.runtime import Line, Runtime
 
 Artifact = Annotated[
@@ -49,7 +49,7 @@ def _answering(help: str, example: str, tasks: Sequence[str] = ()) -> o.Command:
         files: Files = None,
         output: LinesOutput = None,
     ) -> int:
-        from compressor.pipeline.stream_lines import Lines, serve
+        from compressor.commands.stream_lines import Lines, serve
 
         lines = Lines(files or [])
         model = _open(request, directory, tasks)
@@ -158,7 +158,7 @@ def _write_array(
     """Write the embeddings of lines as an array, float32 [lines, width]."""
     import numpy as np
 
-    from compressor.pipeline.stream_lines import refuse_existing
+    from compressor.commands.stream_lines import refuse_existing
     from compressor.runtime import Embedder
     from compressor.runtime.batching import CHUNK_ROWS
     from compressor.storage.files import require_directory, written_at_once

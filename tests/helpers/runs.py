@@ -10,12 +10,12 @@ from typing import Any
 
 from compressor.model.sublayers import Mask
 from compressor.options.requests import Recipe, make_recipe, make_request
-from compressor.pipeline.choose import select_units
-from compressor.pipeline.recover import plan_recovery
 from compressor.pipeline.setup import open_run, prepare
-from compressor.pipeline.values import ChosenUnits, Exported
 from compressor.progress import SILENT
-from compressor.results import Variant
+from compressor.recovery.planning import plan_recovery
+from compressor.selection.choose import select_units
+from compressor.steps.results import Variant
+from compressor.steps.values import ChosenUnits, Exported
 from tests.helpers import toy
 
 # As the command line has them: `recipe(model="m", keep=["0.5"], steps=3)`.

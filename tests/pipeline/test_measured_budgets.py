@@ -19,19 +19,20 @@ from compressor.export.precision_names import precision_timed
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
+from compressor.options.inputs import read
 from compressor.options.requests import Recipe
-from compressor.pipeline import timing as timing_step
-from compressor.pipeline.context import Context
-from compressor.pipeline.inputs import encode, read
-from compressor.pipeline.recover import recover
+from compressor.throughput import timer as timing_step
 from compressor.pipeline.run import run
 from compressor.pipeline.setup import open_run, prepare
-from compressor.pipeline.values import Exported, ModelAndRows, RecoveryPlan
 from compressor.progress import SILENT
+from compressor.recovery.planning import RecoveryPlan, recover
 from compressor.report.schema import load_report
-from compressor.results import Throughput
 from compressor.runtime.opening import read_artifact
+from compressor.steps.context import Context
+from compressor.steps.results import Throughput
+from compressor.steps.values import Exported
 from compressor.tasks import TASKS
+from compressor.tasks.opened import ModelAndRows, encode
 from compressor.throughput import Subject
 from compressor.training.data import hold_out
 from tests.helpers import toy

@@ -15,7 +15,7 @@ import pytest
 from compressor.commands import invoke as run
 from compressor.errors import InputError, UsageError
 from compressor.options.sections import ModelSection
-from compressor.pipeline.score import write_scores
+from compressor.report.scores_file import write_scores
 from compressor.study.compare_scores import comparison_plot
 from tests.helpers import toy
 from tests.helpers.command_line import invoke

@@ -9,19 +9,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from compressor.errors import EnvironmentProblem, InputError
-from compressor.export.precision_names import BASE
 from compressor.export.task_graphs import Network, require_same_weights
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.location import INDEX, WEIGHTS
-from compressor.pipeline.inputs import random_check_batches
 from compressor.progress import SILENT, Progress
-from compressor.report.formats import JSON
-from compressor.results import Check
 from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, CTRANSLATE2_FILES, GRAPH_DIRECTORY
 from compressor.runtime.opening import open_output_tokens, read_artifact
-from compressor.steps import STATE
+from compressor.steps.results import Check
+from compressor.steps.store import STATE
 from compressor.storage import manifest
+from compressor.storage.names import BASE
 from compressor.tasks import TASKS
+from compressor.tasks.opened import random_check_batches
 
 # Of an artifact, whose other directories are artifacts.
 MODEL_DIRECTORIES = (GRAPH_DIRECTORY, CTRANSLATE2_DIRECTORY)
@@ -67,7 +66,7 @@ def _read_files(directory: Path) -> Iterator[Path]:
     """The files of an artifact that this tool, or optimum, would read."""
     yield from (directory / name for name in manifest.checkpoint_files(directory))
     yield from directory.glob("*.onnx*")
-    yield directory / JSON.file
+    yield directory / manifest.REPORT
     yield directory / GRAPH_DIRECTORY / manifest.GRAPHS_FILE
     with suppress(InputError):  # reported when it is opened
         artifact = read_artifact(directory)
