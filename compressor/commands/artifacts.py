@@ -76,7 +76,7 @@ def verify(
     ],
 ) -> int:
     """Check files against manifest.json, and graphs against weights."""
-    from compressor.export.verification import verify_directory
+    from compressor.pipeline.verification import verify_directory
 
     outcome = verify_directory(directory, console)
     lines = [f"{directory}: {outcome.files} files are as they were written"]

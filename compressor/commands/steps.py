@@ -50,7 +50,7 @@ def score(
             )
         require_file(plot, "a plot of scores", is_comparison_plot)
     scores = score_checkpoint(request, console)
-    written = write_scores(output, scores, request.model)
+    written = write_scores(output, scores)
     seconds = scores.cost["seconds"]
     lines = [f"{scores.method}: scores in {output}, {seconds:.1f} s", scores.signature, ""]
     lines.append(scores_text(scores))

@@ -16,8 +16,8 @@ from onnx import numpy_helper
 
 from compressor.commands import invoke as status_of
 from compressor.errors import InputError
-from compressor.export.verification import verify_directory
 from compressor.model.sublayers import Mask, Sublayer
+from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Classifier, Translator
 from compressor.storage.hashes import sha256_of
 from compressor.storage.outputs import update_manifest

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import stages
 from benchmarks.speed import models
-from compressor.export.verification import verify_directory
+from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Classifier
 
 LARGEST_MESSAGE = 2**31 - 1  # bytes, of protobuf

@@ -12,7 +12,7 @@ from compressor.model.sublayers import Mask
 from compressor.options.requests import Recipe, make_recipe, make_request
 from compressor.pipeline.setup import open_run, prepare
 from compressor.progress import SILENT
-from compressor.recovery.planning import plan_recovery
+from compressor.recovery.planning import prepare_recovery
 from compressor.selection.choose import select_units
 from compressor.steps.results import Variant
 from compressor.steps.values import ChosenUnits, Exported
@@ -111,8 +111,17 @@ def chosen_by_run(recipe: Recipe, out: Path, progress=SILENT) -> ChosenUnits:
         (artifact,) = plan.artifacts
         dense = Exported(context.steps.state / "dense", facts)
         dense.directory.mkdir(exist_ok=True)
-        recovery = plan_recovery(recipe.recovery, opened.text, dense, context)
-        return select_units(artifact, opened.limits, recovery, None, dense, plan, opened, context)
+        recovery = prepare_recovery(opened.recovery, dense, context)
+        return select_units(
+            artifact,
+            opened.prunable.limits,
+            recovery,
+            None,
+            dense,
+            plan.measuring,
+            opened=opened.prunable,
+            context=context,
+        )
 
 
 def finished_steps(out: Path) -> Counter[str]:

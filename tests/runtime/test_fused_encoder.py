@@ -23,7 +23,7 @@ from compressor.errors import EnvironmentProblem, UsageError
 from compressor.export.for_cuda import pack
 from compressor.export.fused import MASK, fuse
 from compressor.export.precisions import write_precision
-from compressor.export.verification import verify_directory
+from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Classifier
 from compressor.runtime import fused_encoder as module
 from compressor.runtime.engines import Setup
