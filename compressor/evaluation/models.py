@@ -22,7 +22,10 @@ def answer_rows(
     """An exported model's answers to rows; a step.
 
     Args:
+        exported: the model.
+        rows: to answer.
         beams: the width of a translator's search; None for the artifact's own.
+        context: where it runs.
         what: the rows, in messages.
     """
     title = f"evaluating {exported.model.name} on {rows.count} {what}"

@@ -40,7 +40,10 @@ def export_graphs(
     """Write float32 graphs, and what engines need beside them, and compare them with PyTorch.
 
     Args:
+        checkpoint: dense or pruned.
         tokens: that a decoder scores; None for all.
+        engines: to export for.
+        directory: of the artifact.
         opened: the rows to check on.
 
     Raises:
@@ -81,8 +84,11 @@ def export_saved(
     """Export a recovered model that was saved; errors as those of `export_graphs`.
 
     Args:
+        saved: the model, as a checkpoint.
         tokens: that a decoder scores; None for all.
         engines: of the run; those that run dense models alone are left out.
+        directory: of the artifact.
+        opened: the dense model, and the rows to check on.
         costs: multiply-adds of what may go.
     """
     recovered, chosen = saved.recovered, saved.recovered.chosen
@@ -162,8 +168,11 @@ def other_forms(
     """The other precisions, and other engines, of a model that was exported in float32.
 
     Args:
+        exported: the model in float32.
         precisions: all of the run, float32 first.
         engines: all of the run.
+        opened: the dense model, and the rows to check on and to fit int8 on.
+        context: with the device that is measured on.
     """
     steps, forms = context.steps, list[Exported]()
     for precision in precisions[1:]:
@@ -227,6 +236,7 @@ def describe(model: nn.Module, mask: Mask, *, graphs: Path, weights: Path, **fac
     """The facts of a model exported in float32.
 
     Args:
+        model: the network.
         mask: the units of the dense model that it has.
         graphs: the directory that its graphs are in.
         weights: the directory that its checkpoint is in.

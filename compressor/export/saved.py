@@ -26,7 +26,10 @@ def save_model(
     """Save a recovered model as a checkpoint, with the record of its units.
 
     Args:
+        recovered: the units that are kept, and changed weights.
         directory: an empty one.
+        opened: the dense model.
+        context: with the seed, which the record has.
 
     Raises:
         VerificationError: it does not load back bit for bit.

@@ -34,6 +34,7 @@ def score(
         method: how to score.
         sublayers: of the checkpoint, whose units are scored.
         opened: the checkpoint, and the rows to score on.
+        context: how to compute.
         model: with the checkpoint's shape and other weights; None: the checkpoint's.
     """
     assert isinstance(method, ScoringMethod)
@@ -76,6 +77,7 @@ def find_layers(
         numbers: stack -> how many of its layers go.
         dropped: layers that go before.
         opened: the model, and the rows whose predictions count.
+        context: how to compute.
 
     Returns:
         Layer, as `decoder.2` -> divergence from the dense model without it and those before, nats.

@@ -28,6 +28,7 @@ def load(section: ModelSection, *, dense: bool = True, answers: bool = True) -> 
     """Open the checkpoint that a request names.
 
     Args:
+        section: where the checkpoint is, its task and its languages.
         dense: refuse one that has lost units already.
         answers: refuse a translator whose target language nothing states.
     """
@@ -58,6 +59,10 @@ def read(
     """Calibration and test rows, as far as a command takes them and they are given.
 
     Args:
+        section: the files, and their columns.
+        checkpoint: whose labels and languages the rows have.
+        task: of the checkpoint.
+        progress: receives messages.
         tokenizers: metric -> what is to split texts for it; the one for the test rows by default.
 
     Raises:

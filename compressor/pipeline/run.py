@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from compressor.export.exported import export_dense, export_saved, other_forms
 from compressor.export.saved import save_model
 from compressor.export.vocabulary import tokens_of_text
 from compressor.options.requests import Recipe
-from compressor.pipeline.setup import Opened, open_run, prepare
+from compressor.pipeline.setup import Opened, Plan, open_run, prepare
 from compressor.progress import SILENT, Progress
 from compressor.recovery.planning import prepare_recovery
 from compressor.recovery.pruned import prune_units, recover_units
@@ -21,7 +23,7 @@ from compressor.report.schema import Report
 from compressor.selection.choose import select_units
 from compressor.selection.layers import without_layers
 from compressor.steps.context import Context
-from compressor.steps.values import DENSE, RecoveredModel
+from compressor.steps.values import DENSE, Exported, RecoveredModel
 from compressor.storage.files import require_directory
 from compressor.tasks.opened import ModelAndRows
 from compressor.tasks.texts import TextFile
@@ -40,11 +42,10 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
     """
     require_directory(output)
     plan, opened = prepare(recipe, output, progress)
-    source, costs = opened.source, opened.prunable.costs
-    engines, precisions, measuring = plan.engines, plan.precisions, plan.measuring
+    source, engines = opened.source, plan.engines
     with open_run(plan, opened, progress) as context:
         do, state = context.steps.do, context.steps.state
-        forms = partial(other_forms, precisions=precisions, engines=engines, context=context)
+        forms = partial(other_forms, precisions=plan.precisions, engines=engines, context=context)
         started = do(run_metadata, title="reading inputs", command=command)
         tokens = scored_tokens(opened, context)
         limits = without_layers(opened.prunable.limits, opened=source, context=context)
@@ -54,16 +55,8 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
         models, search = [dense, *forms(dense, opened=opened.dense)], None
         for artifact in plan.artifacts:
             name, folder = artifact.name, artifact.directory
-            chosen = select_units(
-                artifact,
-                limits,
-                recovery,
-                tokens,
-                dense,
-                measuring,
-                opened=opened.prunable,
-                context=context,
-            )
+            choice = artifact, limits, recovery, tokens, dense, plan.measuring
+            chosen = select_units(*choice, opened=opened.prunable, context=context)
             title = f"removing units ({chosen.mask} kept)"
             pruned = do(prune_units, chosen, title=title, opened=source)
             recovered = RecoveredModel(pruned)
@@ -90,21 +83,24 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
                 title=f"exporting {name}, checking",
                 into=folder,
                 opened=source,
-                costs=costs,
+                costs=opened.prunable.costs,
             )
             models += [exported, *forms(exported, opened=source)]
             search = chosen.search
-        rows, samples = opened.inputs.data, plan.samples
-        beams, resamples = measuring.beams, measuring.resamples
-        whole, *builds = evaluate(models, rows.test, beams, resamples, samples, context)
-        throughput = benchmark_models(
-            models, measuring.timing, rows.timed, source.configuration, context
-        )
-        measured = Measured(whole, choose_defaults(builds, throughput), throughput, search)
-        report = describe_run(opened.inputs, started, measured, plan.seed, samples)
+        measured = replace(measure(models, plan, opened, context), search=search)
+        report = describe_run(opened.inputs, started, measured, plan.seed, plan.samples)
         report = gated(report, plan.rules, plan.inconclusive)
-        publish(report, output, plan.recipes, plan.card, precisions, context)
+        publish(report, output, plan.recipes, plan.card, plan.precisions, context)
     return without_paths(report, output)
+
+
+def measure(models: Sequence[Exported], plan: Plan, opened: Opened, context: Context) -> Measured:
+    """Quality and speed of all models of a run, the dense one first."""
+    rows, how = opened.inputs.data, plan.measuring
+    whole, *builds = evaluate(models, rows.test, how.beams, how.resamples, plan.samples, context)
+    configuration = opened.source.configuration
+    throughput = benchmark_models(models, how.timing, rows.timed, configuration, context)
+    return Measured(whole, choose_defaults(builds, throughput), throughput)
 
 
 def scored_tokens(opened: Opened, context: Context) -> list[int] | None:

@@ -61,7 +61,8 @@ def prune_checkpoint(
     """
     require_new(output)
     check_prune(request)
-    model, methods, data = request.model, request.recovery, request.data
+    model, data = request.model, request.data
+    methods = request.recovery
     if scores.weights:
         require_weights(scores, model.path, weights_of(model))
     device = pick_device(request.device, progress)

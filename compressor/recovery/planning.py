@@ -67,6 +67,7 @@ def recover(
         pruned: without the units that `mask` removes; not changed.
         mask: the units of the dense model that it keeps.
         opened: the dense model, and the rows to recover on.
+        context: how to compute.
         state: file from which a stopped training goes on.
     """
     job = RecoveryJob(
@@ -131,8 +132,8 @@ def open_text(
 
     Where the calibration rows are pairs of texts, lines are pairs, too.
     """
-    text, task, checkpoint = extra_text(methods), opened.task, opened.checkpoint
-    rows = opened.rows
+    text, task = extra_text(methods), opened.task
+    checkpoint, rows = opened.checkpoint, opened.rows
     if text is None:
         return None
     if not task.one_example_per_row:
@@ -210,7 +211,11 @@ def translate(
     """Write the exported dense model's translations: on a CPU several times as fast as PyTorch.
 
     Args:
+        dense: the exported dense model.
         beams: the width of their search.
+        directory: for the translations.
+        text: to translate.
+        context: how to compute.
     """
     path = directory / "translations.txt"
     scratch = context.state_file(path.name)

@@ -48,8 +48,11 @@ def recover_units(
     """Recover a pruned model; a training that was stopped goes on.
 
     Args:
+        pruned: the units that are kept.
         plan: how.
         directory: for the weights that are no longer the pruned model's.
+        opened: the dense model, and the rows to recover on.
+        context: how to compute.
     """
     model = chosen_model(pruned.chosen, opened)
     cut = prune(model, opened.checkpoint.layers, pruned.mask)

@@ -43,7 +43,7 @@ class Measured:
     dense: Variant
     builds: Sequence[Variant]  # the others, of which those to serve are marked
     throughput: Throughput | None
-    search: SpeedSearch | QualitySearch | None  # of the last budget
+    search: SpeedSearch | QualitySearch | None = None  # of the last budget
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,9 @@ def scored(start: Mask, method: UnitMethod, opened: Prunable, context: Context) 
 
     Args:
         start: all units but those of dropped layers.
+        method: that scores.
+        opened: the model, and its rows.
+        context: how to compute.
     """
     sublayers = opened.limits.sublayers(opened.source.checkpoint.layers)
     full = Mask.full(sublayers)

@@ -328,6 +328,7 @@ def open_steps(
     Args:
         root: a directory that can be written (`files.require_directory`).
         identity: the resolved options and fingerprints of all inputs.
+        progress: receives messages.
         needed: about how many bytes the run writes in all.
 
     Raises:

@@ -59,6 +59,9 @@ def builds_of(
     """What to measure of an artifact: each engine in those of the precisions that it has.
 
     Args:
+        directory: of the artifact.
+        artifact: its description.
+        engines: names.
         precisions: None for each engine's default one.
 
     Raises:

@@ -68,6 +68,13 @@ def time_masks(
     Args:
         masks: name of each subject -> the units that it keeps.
         batch: rows in a batch.
+        dense: the exported dense model.
+        engine: that is timed.
+        precision: that is timed.
+        settings: keywords of `benchmark`.
+        checkpoint: the dense model.
+        rows: whose lengths are timed.
+        context: where they are timed.
     """
     exported, device = dense.directory, context.device
     with context.steps.staging() as folder:
