@@ -182,8 +182,7 @@ def publish(
         precisions: that were exported.
         context: with the files of the steps.
     """
-    facts_of_run = provenance(report, precisions)
-    parallel.on_main(lambda: _publish(report, output, recipes, card, facts_of_run, context))
+    parallel.on_main(lambda: _publish(report, output, recipes, card, precisions, context))
 
 
 def _publish(
@@ -191,7 +190,7 @@ def _publish(
     output: Path,
     recipes: Mapping[Path, str],
     card: CardFacts,
-    facts_of_run: Mapping[str, Any],
+    precisions: Sequence[str],
     context: Context,
 ) -> None:
     steps = context.steps
@@ -214,6 +213,7 @@ def _publish(
         hashes.update({x.relative_to(output).as_posix(): sha256 for x, sha256 in written.items()})
 
     write(texts)
+    facts_of_run = provenance(report, precisions)
     dense = steps.state / DENSE
     # Its graphs can be opened as an artifact, too.
     write_manifest(dense, facts_of_run, steps.files_below(dense))
