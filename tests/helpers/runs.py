@@ -81,6 +81,8 @@ def check_manifest(out: Path) -> None:
     """The manifest lists the files of an artifact, all of them, with their hashes."""
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     listed = manifest["files"]
+    read = (manifest["calibration"] or {"files": []})["files"]
+    assert read == [Path(name).name for name in read]  # no directories of the machine
     on_disk = {
         path.relative_to(out).as_posix()
         for path in out.rglob("*")
