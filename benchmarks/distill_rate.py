@@ -22,21 +22,25 @@ from typing import Any
 import torch
 
 from benchmarks.pages import arguments, markdown_table, write_json
-from compressor.model.architectures import find_sublayers
+from compressor import example
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.languages import direction
+from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
+from compressor.options.requests import ExportRequest, make_request
 from compressor.pipeline.inputs import encode
 from compressor.pipeline.run import export_checkpoint
 from compressor.recovery import RecoveryJob
 from compressor.recovery.distillation import Distillation
-from compressor.request import example
-from compressor.request.recipe import ExportRequest, make_request
+from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
 from compressor.tasks import TASKS
 from compressor.throughput.hardware import describe, versions
-from compressor.training.data import GPU_CHUNK_ROWS, Text, TextLines, TrainingRows, translate_lines
+from compressor.training.data import TrainingRows
 from compressor.training.loop import Schedule, _Run
-from compressor.training.optimizer import Precision, embedding_tables, has_bf16, sparse_gradients
+from compressor.training.optimizer import embedding_tables, sparse_gradients
+from compressor.training.precision import Precision, has_bf16
+from compressor.training.text import Text, TextLines
 
 KEPT = 0.6  # of the units of every sublayer
 WHOLE = 150_000, 7  # sentences and epochs that the stages are added up for
@@ -84,7 +88,8 @@ def _problem(
         for unit in range(round(KEPT * layer.units), layer.units)
     )
     task = text.task
-    examples = encode(task.read_rows(example.calibration()), checkpoint, task)
+    rows = task.read_rows(example.calibration(), languages=direction(checkpoint.tokenizer))
+    examples = encode(rows, checkpoint, task)
     job = RecoveryJob(
         dense=dense, pruned=prune(dense, layers, mask), mask=mask, layers=layers, task=task,
         examples=examples, device=device, text=text,

@@ -22,9 +22,9 @@ from benchmarks import pages
 from benchmarks.finetune import fetch_encoder
 from benchmarks.tasks import ENGINES, PRECISIONS
 from compressor.commands.console import Console
+from compressor.options.requests import EvaluateRequest, make_request
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
-from compressor.request.recipe import EvaluateRequest, make_request
-from compressor.runtime.artifact import read_artifact
+from compressor.runtime.opening import read_artifact
 from compressor.tasks import TASKS
 
 TESTS = ("sts/images-2014.tsv", "sts/onwn-2014.tsv", "sick/train.tsv")

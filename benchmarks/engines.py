@@ -23,13 +23,14 @@ from compressor.errors import UsageError
 from compressor.evaluation import score_rows
 from compressor.pipeline.compare_artifacts import Build, builds_of
 from compressor.runtime import collate
-from compressor.runtime.artifact import read_artifact
 from compressor.runtime.engines import ENGINES
+from compressor.runtime.opening import read_artifact
 from compressor.runtime.runtime import Runtime
 from compressor.tasks import TASKS, Rows, Task
 from compressor.throughput.hardware import describe
-from compressor.throughput.measure import Workload, make_workloads, measure
+from compressor.throughput.measure import measure
 from compressor.throughput.statistics import against_dense, summarize
+from compressor.throughput.workloads import Workload, make_workloads
 
 Row = dict[str, Any]
 Key = tuple[str, str, str]  # directory, engine, precision
@@ -166,6 +167,7 @@ def main() -> None:
     args = parser.parse_args()
     first = read_artifact(args.artifacts[0])
     task, name = TASKS[first.task], f"engines-{first.task}"
+    known: dict[str, Any] = {"labels": first.labels, "languages": first.direction}
     runtimes: dict[Key, Runtime] = {
         (directory.name, build.engine, build.precision): task.open(
             directory, engine=build.engine, precision=build.precision, threads=args.threads
@@ -175,12 +177,12 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as work:
         if args.nncf:
-            sample = task.read_rows(args.nncf, labels=first.labels, limit=300)
+            sample = task.read_rows(args.nncf, **known, limit=300)
             for directory in args.artifacts:
                 runtimes[directory.name, "openvino", "int8 (NNCF)"] = open_nncf(
                     directory, task, args.threads, sample, Path(work)
                 )
-        texts = task.read_rows(args.rows, labels=first.labels)
+        texts = task.read_rows(args.rows, **known)
         rows = timed(runtimes, args.artifacts[0].name, texts)
     hardware, count = describe(), f"{args.threads} thread{'s' if args.threads > 1 else ''}"
     title = f"{hardware['cpu']}, {hardware.get('instructions', '')}, {count}, cpu"

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.pages import ROOT, arguments, markdown_table, publish
+from compressor import example
 from compressor.report import numbers
-from compressor.request import example
 from compressor.throughput.hardware import describe
 
 FULL = "compress-heads"

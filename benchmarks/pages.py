@@ -30,8 +30,8 @@ def compress(output: Path, command: str = "", **options: Any) -> Report:
     The same run that was stopped goes on.
     """
     from compressor.commands.console import Console
+    from compressor.options.requests import make_recipe
     from compressor.pipeline.run import run
-    from compressor.request.recipe import make_recipe
 
     recipe = make_recipe(**{name: value for name, value in options.items() if value is not None})
     return run(recipe, output, command, Console())

@@ -19,10 +19,10 @@ from typing import Any, Literal
 
 from benchmarks import pages
 from benchmarks.speed import models
+from compressor import example
 from compressor.model.architectures import architecture
 from compressor.model.pruning_record import read_pruning_record
 from compressor.report.plots import COLORS, DENSE, FAINT
-from compressor.request import example
 from compressor.tasks import TASKS
 from compressor.throughput import Subject, benchmark
 from compressor.throughput.hardware import cores, describe
@@ -59,7 +59,7 @@ class Model:
             Subject("half", output, mask.counts()),
         ]
         task = architecture(self.config["model_type"]).task
-        self.rows = TASKS[task].read_rows(rows, minimum=2)
+        self.rows = TASKS[task].read_rows(rows, languages=("en", "de"), minimum=2)
 
     def measure(self, args: argparse.Namespace, **settings: Any) -> list[dict[str, Any]]:
         found = benchmark(

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pages
+from compressor import example
 from compressor.report.plots import COLORS, DENSE, FAINT
 from compressor.report.schema import Report, load_report
-from compressor.request import example
 from compressor.results import Comparison, Timing, Variant
 from compressor.tasks import TASKS
 

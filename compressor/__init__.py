@@ -48,7 +48,7 @@ def run(
     Raises:
         CompressError: see `compressor.errors`. Calling again goes on from the last finished step.
     """
-    make_recipe = _of_full_package("run", "compressor.request.recipe:make_recipe")
+    make_recipe = _of_full_package("run", "compressor.options.requests:make_recipe")
     run_recipe = _of_full_package("run", "compressor.pipeline.run:run")
     recipe = make_recipe(None if config is None else Path(config), **options)
     reporting = {} if progress is None else {"progress": progress}

@@ -1,6 +1,7 @@
 """The errors a user can cause or meet, each with the exit status the command line gives it.
 
-A message is one sentence: what is wrong (with the value), where, and what to do about it.
+A message is one sentence: what is wrong (with the value), where, and what to do about it. The id
+names the problem, whatever the wording; `--json` shows it, and tests ask for it.
 Anything that is not a `CompressError` is a bug (exit status 70).
 """
 
@@ -65,7 +66,12 @@ class VerificationError(CompressError):
 
 
 def cannot_read(path: object, error: OSError) -> InputError:
-    """The error of a file that exists but cannot be read."""
+    """The error of a file that exists but cannot be read.
+
+    Args:
+        path: of the file.
+        error: the system's.
+    """
     advice = (
         "make it readable for the user who runs this" if error.errno == EACCES else "copy it again"
     )
@@ -73,7 +79,15 @@ def cannot_read(path: object, error: OSError) -> InputError:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'taylor'?` for a mistyped name, empty where none of `known` is close."""
+    """Suggest the intended name, such as `; did you mean 'taylor'?`.
+
+    Args:
+        name: mistyped.
+        known: the names that there are.
+
+    Returns:
+        Text to append to a message; empty if none of `known` is close.
+    """
     folded = {candidate.casefold(): candidate for candidate in known}
     near = difflib.get_close_matches(name.casefold(), folded, n=1)
     return f"; did you mean {folded[near[0]]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""Where long work reports its progress; silent unless a caller passes something else.
+"""The interface for progress of long work; silent unless a caller passes something else.
 
 The command line's console is one implementation (`compressor.commands.console`).
 """
@@ -17,13 +17,19 @@ class Progress(Protocol):
     """Receives messages and counts of finished work."""
 
     def message(self, text: str) -> None:
-        """Something the user should know."""
+        """Report something that the user should know."""
 
     def detail(self, text: str) -> None:
-        """Something only a user who asked for details wants to know."""
+        """Report something that only a user who asked for details wants to know."""
 
     def update(self, what: str, done: int, total: int | None) -> None:
-        """`done` of `total` are finished; `total` is None where it is unknown."""
+        """Report how far some work is.
+
+        Args:
+            what: is counted, in the plural.
+            done: number that is finished.
+            total: number of all; None if it is unknown.
+        """
 
 
 class _Silent:

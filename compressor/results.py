@@ -1,25 +1,38 @@
 """The typed results of a run's steps, which reports, gates and manifests read.
 
-Units are in the field names; ratios are pruned over dense where larger is better for pruned.
+Each can be written as JSON and read back. Units are in the field names; ratios are pruned over
+dense where larger is better for pruned. Results never change: a step that adds something returns
+a copy.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    SerializationInfo,
+    ValidationInfo,
+)
+
+from compressor.storage.names import ONNXRUNTIME
 
 # Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
 HALF_RANGE = "values within float16's range"
-DEFAULT_ENGINE = "onnxruntime"  # runs every artifact
 FROM_FILE = {"file": True}  # validation context of what is read from a file
 # In binary floating point a drop of exactly 0.5 may come out as 0.5000000000000071.
 ROUNDING = 1e-9
 
 
 def _is_number(value: Any, info: ValidationInfo) -> Any:
-    """Refuse truth values, which pydantic takes for 0 and 1; of a file also infinities."""
+    """Reject truth values, which pydantic takes for 0 and 1; in a file also infinities."""
     refused = isinstance(value, bool)
     if info.context and isinstance(value, str):
         refused = value != "NaN"
@@ -31,9 +44,25 @@ def _is_number(value: Any, info: ValidationInfo) -> Any:
 
 
 def _is_ratio(value: Any, info: ValidationInfo) -> Any:
-    """A number, or infinity: over the multiply-adds of a pruned model that has none left."""
+    """Accept a number, or infinity: over the multiply-adds of a pruned model that has none left."""
     return value if value in ("Infinity", math.inf) else _is_number(value, info)
 
+
+def _record_path(path: Path, info: SerializationInfo) -> str:
+    """The path as a record has it: changed by `RECORDED` of the context, if there is one."""
+    recorded: Callable[[Path], Path] = (info.context or {}).get(RECORDED, Path)
+    return recorded(path).as_posix()
+
+
+def _read_path(path: Path, info: ValidationInfo) -> Path:
+    read: Callable[[Path], Path] = (info.context or {}).get(READ, Path)
+    return read(path)
+
+
+# Contexts of serialization and validation: from a path to the one in a record, and back.
+RECORDED, READ = "recorded", "read"
+# A path in an output directory. Records have it relative to the directory, which may be moved.
+OutputPath = Annotated[Path, PlainSerializer(_record_path), AfterValidator(_read_path)]
 
 # JSON has no NaN; as the string "NaN" it can be written and read back.
 Number = Annotated[float, BeforeValidator(_is_number)]
@@ -117,7 +146,7 @@ class Variant(ResultModel):
     embedding_rows: Whole | None = None  # of an encoder's tokens
     embedding_bytes: Whole | None = None  # of these rows in float32
     precision: str
-    engine: str = DEFAULT_ENGINE  # that ran it
+    engine: str = ONNXRUNTIME  # that ran it
     base: str = ""  # name of the float32 model that this is another precision, or engine, of
     default: bool = True  # whether the runtime takes this precision where none is named
     selection: str = ""  # how the units were chosen, in words, where scores alone do not say
@@ -132,7 +161,7 @@ class Variant(ResultModel):
     @property
     def in_default_engine(self) -> bool:
         """Whether the engine that runs every artifact ran it."""
-        return self.engine == DEFAULT_ENGINE
+        return self.engine == ONNXRUNTIME
 
     @property
     def counts(self) -> dict[str, int]:
@@ -190,10 +219,11 @@ class Source(ResultModel):
     files: list[str]
     rows: Whole
     sha256: str
+    read: str = ""  # columns, quotation marks and labels, as `Rows.read`
 
 
 class LayerCost(ResultModel):
-    """What reducing one sublayer of a kind to `units` units saves of a batch's time.
+    """Share of a batch's time that is saved by reducing one sublayer of a kind to `units` units.
 
     Measured on the model with all sublayers of the kind at `units` and all others dense; where the
     attentions of a stack keep equally many heads, with all of these at `units`.
@@ -217,7 +247,7 @@ class CostTable(ResultModel):
 
 
 class SpeedTry(ResultModel):
-    """A choice of units that was timed for the wanted speed-up."""
+    """A choice of units that was timed to see whether it reaches the wanted speed-up."""
 
     aim: Number  # the speed-up that was asked of the cost table
     predicted: Number  # by the cost table for the units chosen
@@ -239,7 +269,7 @@ class LayersTry(ResultModel):
 
 
 class SpeedSearch(ResultModel):
-    """How units were chosen for a speed-up: their costs, and the choices that were timed."""
+    """A search for units that reach a speed-up: their costs, and the choices that were timed."""
 
     wanted: Number
     costs: CostTable
@@ -262,7 +292,7 @@ class QualityCandidate(ResultModel):
 
 
 class QualitySearch(ResultModel):
-    """How far a model could be cut before the main metric fell by more than `drop`."""
+    """A search for the smallest model whose main metric fell by no more than `drop`."""
 
     drop: Number
     metric: str
@@ -276,7 +306,6 @@ class QualitySearch(ResultModel):
 
 
 Verdict = Literal["passed", "failed", "inconclusive"]
-Inconclusive = Literal["fail", "pass", "measured"]  # what an inconclusive rule counts as
 
 
 class Outcome(ResultModel):
@@ -290,4 +319,4 @@ class Outcome(ResultModel):
     measured: Number | None = None
     interval: Interval | None = None  # confidence bounds; None of exact numbers
     limit: Number | None = None  # on the scale of `measured`
-    enough: Whole | None = None  # rows, or timed batches, that would about settle it
+    enough: Whole | None = None  # rows, or timed batches, that are about needed to decide

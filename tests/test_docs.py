@@ -16,7 +16,7 @@ from benchmarks import readme
 from benchmarks.errors import page as errors_page
 from benchmarks.options import page as options_page
 from compressor import runtime
-from compressor.request.recipe import make_recipe
+from compressor.options.requests import make_recipe
 
 ROOT = Path(__file__).parent.parent
 PAGES_WITH_TABLES = [ROOT / page for page in (*readme.PAGES, "README.md", "docs/engines.md")]

@@ -15,9 +15,9 @@ from compressor.training.optimizer import (
     embedding_tables,
     orthogonalize,
     parameter_groups,
-    products_in,
     sparse_gradients,
 )
+from compressor.training.precision import products_in
 
 ROWS, WIDTH = 12, 4
 EPS = 1e-15  # SparseAdam adds it before the correction of the second moment, AdamW after

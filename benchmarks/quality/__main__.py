@@ -23,9 +23,9 @@ from pathlib import Path
 from benchmarks.pages import RESULTS, arguments
 from benchmarks.quality.cells import RANDOM, Cell, Experiment, fill, read
 from benchmarks.quality.draw import figure, summary, table
+from compressor import example
 from compressor.commands.console import Console
-from compressor.request import example
-from compressor.request.sections import Data
+from compressor.options.sections import Data
 
 CALIBRATION_ROWS = 1000
 FILES = {"macs": "-macs", "heads": ""}  # what a share is kept of -> ending of the file's name

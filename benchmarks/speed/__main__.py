@@ -31,12 +31,12 @@ from compressor.evaluation import compare_rows, score_rows
 from compressor.model.pruning_record import read_pruning_record
 from compressor.progress import Progress
 from compressor.runtime import collate
-from compressor.runtime.artifact import count_output_tokens
 from compressor.runtime.batching import by_length
+from compressor.runtime.opening import count_output_tokens, reads_one_token
 from compressor.tasks import TASKS
 from compressor.throughput import WorkSize, measure, ratio_of_multiply_adds, shape_of, summarize
 from compressor.throughput.hardware import cores, describe, versions
-from compressor.throughput.measure import Workload, make_workloads
+from compressor.throughput.workloads import Workload, make_workloads
 
 PROGRAMS = ("eager", "compile", "ctranslate2")
 QUALITY_ROWS = 64  # rows per batch while quality is measured
@@ -104,8 +104,9 @@ def macs_ratios(
     config = read_json(setting.checkpoint / "config.json", {})
     mask = read_pruning_record(setting.output).mask
     tokens = count_output_tokens(setting.output)
-    dense = shape_of(TASKS[setting.task], config, mask.totals(), tokens)
-    pruned = shape_of(TASKS[setting.task], config, mask.counts(), tokens)
+    one = reads_one_token(setting.output)
+    dense = shape_of(TASKS[setting.task], config, mask.totals(), tokens, one_token=one)
+    pruned = shape_of(TASKS[setting.task], config, mask.counts(), tokens, one_token=one)
     found = {}
     for workload in workloads:
         work = [

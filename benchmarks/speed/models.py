@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from compressor.request import example
+from compressor import example
 
 OPUS_PIECES = 58_101  # vocabulary of the OPUS-MT models: the union of two languages' pieces
 SPM_PIECES = 32_000  # assumed number of pieces of each language

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from compressor.tasks import TASKS
-from compressor.throughput.measure import Batch
 from compressor.throughput.memory import device_mib, host_peak_mib
+from compressor.throughput.workloads import Batch
 
 ROOT = Path(__file__).parents[2]
 # Rows of token ids (translators), or an array of logits; the number of tokens to generate.

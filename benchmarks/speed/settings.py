@@ -12,12 +12,12 @@ from typing import Any
 from benchmarks.pages import compress
 from benchmarks.speed import models
 from benchmarks.speed.peers import Peer, convert
+from compressor import example
 from compressor.export.ctranslate2 import STORED
 from compressor.export.task_graphs import graph_bytes
+from compressor.options.requests import ExportRequest, make_request
 from compressor.pipeline.run import export_checkpoint
 from compressor.progress import Progress
-from compressor.request import example
-from compressor.request.recipe import ExportRequest, make_request
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.storage.hashes import sha256_of
 from compressor.tasks import TASKS, Rows
@@ -92,7 +92,9 @@ def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
         precision=["fp32", other], bench=False, device=args.device,
         **found["budget"], **found["recipe"],
     )  # fmt: skip
-    rows = TASKS[found["task"]].read_rows(found["test"], limit=found.get("test_rows"), minimum=2)
+    rows = TASKS[found["task"]].read_rows(
+        found["test"], languages=("en", "de"), limit=found.get("test_rows"), minimum=2
+    )
     text, restricted = found.get("target_text"), None
     if text:
         restricted = work / f"target-text-{sha256_of(Path(text))[:12]}"

@@ -10,7 +10,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.request.recipe import BenchRequest, EvaluateRequest
+from compressor.options.requests import BenchRequest, EvaluateRequest
 
 Artifacts = Annotated[
     list[Path],
@@ -24,7 +24,18 @@ def evaluate(request: EvaluateRequest, artifacts: Artifacts) -> int:
     from compressor.pipeline.compare_artifacts import evaluate_artifacts
     from compressor.report import facts, numbers
 
-    results = evaluate_artifacts(artifacts, request, console)
+    results = [
+        result.model_copy(
+            update={
+                "comparisons": [
+                    # The interval of a difference is the one that reports show and gates judge by.
+                    x.model_copy(update={"interval": facts.interval_of(x, result.quality.rows)})
+                    for x in result.comparisons
+                ]
+            }
+        )
+        for result in evaluate_artifacts(artifacts, request, console)
+    ]
     engines = {result.engine for result in results}
     lines = []
     for result in results:
@@ -51,7 +62,7 @@ def evaluate(request: EvaluateRequest, artifacts: Artifacts) -> int:
 def bench(request: BenchRequest, artifacts: Artifacts) -> int:
     """Measure sentences and tokens per second, latency and memory across batch sizes."""
     from compressor.pipeline.compare_artifacts import bench_artifacts
-    from compressor.report.summary import bench_text
+    from compressor.report.terminal import bench_text
 
     throughput = bench_artifacts(artifacts, request, console)
     console.result(bench_text(throughput), throughput.model_dump())

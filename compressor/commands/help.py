@@ -20,11 +20,13 @@ class CommandHelp(TyperCommand):
     """A command whose help begins with its example, kept as Typer's epilog."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`[OPTIONS]` and the names of arguments, in brackets where they may be left out."""
         arguments = [p for p in self.get_params(ctx) if p.param_type_name == "argument"]
         names = (_argument(p) if p.required else f"[{_argument(p)}]" for p in arguments)
         return ["[OPTIONS]", *names]
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """The description, then the example."""
         super().format_help_text(ctx, formatter)
         if self.epilog:
             with formatter.section("Example"):
@@ -34,6 +36,7 @@ class CommandHelp(TyperCommand):
         """The example stands at the top."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The options in panels."""
         for panel, rows in panels(self, ctx):
             with formatter.section(panel):
                 formatter.write_dl(rows, col_max=26)
@@ -43,6 +46,7 @@ class GroupHelp(TyperGroup):
     """A command with commands, whose descriptions are shown whole."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Names of commands with the first paragraphs of their descriptions."""
         rows = []
         for name, command in self.commands.items():
             paragraph = (command.help or "").split("\n\n")[0]

@@ -12,8 +12,8 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import EnvironmentProblem
-from compressor.request.recipe import InspectRequest
-from compressor.request.sections import ModelSection
+from compressor.options.requests import InspectRequest
+from compressor.options.sections import ModelSection
 
 if TYPE_CHECKING:
     from compressor.pipeline.inspection import Inspection, PartFacts
@@ -29,7 +29,7 @@ def inspect(
     """Show heads, neurons, embeddings, what they cost, and how much is in no head or neuron."""
     from compressor.pipeline.inputs import load
     from compressor.pipeline.inspection import inspect_checkpoint
-    from compressor.report.phrases import join
+    from compressor.report.numbers import join
 
     section = ModelSection(path=model, task=request.task, **request.access.access())
     facts = inspect_checkpoint(load(section, dense=False, answers=False))

@@ -90,7 +90,12 @@ class Command:
 def command(
     request: type[Request] | None = None, *, example: str | None = None
 ) -> Callable[[Callable[..., int]], Command]:
-    """Make a function a `Command`; arguments are its."""
+    """Make a function a `Command`.
+
+    Args:
+        request: what its flags are made from; None for a command with flags of its own alone.
+        example: a command line for the top of its help.
+    """
     return lambda function: Command(function, request, example=example)
 
 
@@ -102,6 +107,7 @@ class CommandGroup:
     members: Mapping[str, Command]
 
     def add_to(self, app: typer.Typer, name: str) -> None:
+        """Register it and its members under a name."""
         group = typer.Typer(cls=GroupHelp, help=self.help, invoke_without_command=True)
         group.callback()(show_help)
         for member, command in self.members.items():

@@ -12,8 +12,8 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import InputError, UsageError
+from compressor.options.predict import OPENING_OPTIONS, TASK_OPTIONS, PredictRequest
 from compressor.progress import SILENT, Progress
-from compressor.request.serving import OPENING_OPTIONS, TASK_OPTIONS, PredictRequest
 
 if TYPE_CHECKING:
     from compressor.pipeline.stream_lines import Lines
@@ -74,9 +74,13 @@ def _answering(help: str, example: str, tasks: Sequence[str] = ()) -> o.Command:
             return text
 
         serve(
-            lines, lambda _, chunk: model.answer_lines(rows, chunk_rows=chunk, **limits, **options),
-            form, output, request.chunk_lines, progress,
-        )  # fmt: skip
+            lines,
+            lambda _, chunk: model.answer_lines(rows, chunk_rows=chunk, **limits, **options),
+            form,
+            output,
+            request.chunk_lines,
+            progress,
+        )
         return 0
 
     return o.Command(answer, PredictRequest, json=False, help=help, example=example)
@@ -100,9 +104,9 @@ classify = _answering(
 
 def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Runtime[Any]:
     from compressor.options.declare import as_flag
-    from compressor.options.table import opened
-    from compressor.runtime.artifact import read_artifact
+    from compressor.options.table import import_object
     from compressor.runtime.engines import choose_engine
+    from compressor.runtime.opening import read_artifact
     from compressor.tasks import TASKS
 
     artifact, named = read_artifact(directory), request.precision
@@ -111,7 +115,7 @@ def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Run
             f"{directory} holds a {artifact.task} model; use `compress predict`",
             id="artifact-of-another-task",
         )
-    runtime: type[Runtime[Any]] = opened(TASKS[artifact.task].runtime)
+    runtime: type[Runtime[Any]] = import_object(TASKS[artifact.task].runtime)
     for name in TASK_OPTIONS:
         value = getattr(request, name)
         if value not in (None, False) and name not in runtime.line_options:

@@ -10,7 +10,7 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import UsageError
-from compressor.request.recipe import GateRequest, ReportRequest, make_gate
+from compressor.options.requests import GateRequest, ReportRequest, make_gate
 
 
 @o.command(
@@ -28,6 +28,7 @@ def gate(
 
     A rule on what is measured is passed or failed when its whole confidence interval says so.
     """
+    from compressor.options.validate import gate_rules
     from compressor.report import (
         FORMATS,
         baseline,
@@ -37,14 +38,15 @@ def gate(
         rules,
         write_reports,
     )
+    from compressor.report.build_view import build_view
     from compressor.report.schema import load_report
-    from compressor.report.summary import gate_summary, gate_text
-    from compressor.request.validate import gate_rules
+    from compressor.report.terminal import gate_summary, gate_text
     from compressor.storage.files import require_directory, require_file, write_at_once
     from compressor.storage.outputs import update_manifest
 
     request = make_gate(config, **typed)
-    wanted, junit, ci = gate_rules(request.gate), request.junit, request.ci
+    wanted = gate_rules(request.gate)
+    junit, ci = request.junit, request.ci
     if not wanted and request.baseline is None:
         raise UsageError(
             f"give at least one rule: --{rules.MaxDropRule.option} bleu=0.5, --min-speedup 1.1@16, "
@@ -69,7 +71,7 @@ def gate(
         update_manifest(junit.parent, {junit.name: digest})
     facts = gate_summary(judged)
     names = {"met": "gate_met", "outcomes": "gate", "verdict": "gate_verdict", "changes": "changes"}
-    console.result(gate_text(judged), {name: facts[key] for name, key in names.items()})
+    console.result(gate_text(build_view(judged)), {name: facts[key] for name, key in names.items()})
     return rules.exit_status(judged.gate)
 
 
@@ -81,9 +83,10 @@ def report(
 ) -> int:
     """Write report files (Markdown, HTML, JUnit, plots) from a report.json."""
     from compressor.report import require_replaceable, write_reports
+    from compressor.report.build_view import build_view
     from compressor.report.plots import PLOT_FORMATS, PLOTS, is_plot, save_plots
     from compressor.report.schema import load_report
-    from compressor.report.summary import short_table, summary
+    from compressor.report.terminal import short_table, summary
     from compressor.storage.files import require_directory, require_file
 
     require_directory(output)
@@ -92,10 +95,11 @@ def report(
     for path in [output / f"{plot}{suffix}" for plot in plots for suffix in PLOT_FORMATS]:
         require_file(path, "a plot of a report", is_plot)
     loaded = load_report(report, verify=request.verify)
+    view = build_view(loaded)
     written = write_reports(loaded, output, request.format)
     if request.plots:
-        written += save_plots(loaded, output)
+        written += save_plots(view.plots, output)
     paths = [str(path) for path in written]
     console.message("wrote " + ", ".join(paths))
-    console.result(short_table(loaded), {"written": paths, **summary(loaded)})
+    console.result(short_table(view), {"written": paths, **summary(view)})
     return 0

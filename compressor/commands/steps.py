@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import UsageError
-from compressor.request.recipe import ExportRequest, PruneRequest, ScoreRequest
-
-if TYPE_CHECKING:
-    from compressor.model.sublayers import Scores
+from compressor.options.requests import ExportRequest, PruneRequest, ScoreRequest
 
 
 @o.command(ScoreRequest, example="compress score -m MODEL --calibration valid.tsv -o scores.json")
@@ -30,11 +27,12 @@ def score(
     ],
 ) -> int:
     """Score every unit and write the scores, for `compress prune`; maybe compare methods."""
+    from compressor.options.validate import score_requests
     from compressor.pipeline.run import score_checkpoint
     from compressor.pipeline.score import is_scores_file, write_scores
-    from compressor.request.validate import score_requests
+    from compressor.report.terminal import scores_text
     from compressor.storage.files import require_file
-    from compressor.study.agreement import (
+    from compressor.study.compare_scores import (
         compare_scores,
         comparison_plot,
         comparison_text,
@@ -55,7 +53,7 @@ def score(
     written = write_scores(output, scores, request.model)
     seconds = scores.cost["seconds"]
     lines = [f"{scores.method}: scores in {output}, {seconds:.1f} s", scores.signature, ""]
-    lines.append(_tables(scores))
+    lines.append(scores_text(scores))
     data = {"output": str(output), **written}
     if others:
         compared = [scores, *(score_checkpoint(other, console) for other in others)]
@@ -65,25 +63,6 @@ def score(
         data |= {"comparison": comparison, "plot": str(plot)}
     console.result("\n".join(lines), data)
     return 0
-
-
-def _tables(scores: Scores) -> str:
-    """Every head's score, and of neurons, of which there are thousands, the quartiles."""
-    import numpy as np
-
-    from compressor.model.sublayers import units_of
-    from compressor.report.table import columns, render_text
-
-    by_units: dict[str, list[list[str]]] = {}
-    for name, values in scores.values.items():
-        shown = values
-        if units_of(name) == "neurons":
-            shown = tuple(np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
-        row = [name, *(f"{value:.3g}" for value in shown)]
-        by_units.setdefault(units_of(name), []).append(row)
-    titles = {"neurons": columns("neurons", "lowest", "25%", "median", "75%", "highest")}
-    tables = [render_text(titles.get(units, ()), rows) for units, rows in by_units.items()]
-    return "\n\n".join(tables)
 
 
 @o.command(
@@ -131,7 +110,7 @@ def export(request: ExportRequest, output: o.Output) -> int:
     """
     from compressor.pipeline.run import export_checkpoint
 
-    checks = export_checkpoint(request, output)
+    checks = export_checkpoint(request, output, console)
     lines = [f"wrote {output / 'onnx' if request.layout == 'compress' else output}"]
     lines += [
         f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.1e}); {c.detail}"

@@ -1,8 +1,15 @@
 """Quality of a model's outputs, and whether the difference of two models is significant.
 
-From outside this package, `METRICS.register` adds a metric.
+- `score_rows`: all metrics of a model's outputs for rows; `main_metric`: the first of them
+- `compare_rows`: the paired bootstrap of the difference of two models in each metric
+- `lower_bound`, `confidence_bounds`: how much worse or better a model may be
+- `rows_to_settle`: how many rows a narrower bound would need
+
+To add a metric, write a subclass of `Metric` and add a line to `METRICS`; from outside this
+package, `METRICS.register` adds one.
 """
 
+from compressor.evaluation.bounds import confidence_bounds, lower_bound, rows_to_settle, scaled_rows
 from compressor.evaluation.metric import (
     METRICS,
     main_metric,
@@ -12,15 +19,7 @@ from compressor.evaluation.metric import (
     score_rows,
     with_tokenizers,
 )
-from compressor.evaluation.significance import (
-    DEFAULT_SEED,
-    compare_rows,
-    confidence_bounds,
-    lower_bound,
-    require_sight,
-    rows_to_settle,
-    scaled_rows,
-)
+from compressor.evaluation.significance import DEFAULT_SEED, compare_rows, require_above_chance
 
 __all__ = [
     "DEFAULT_SEED",
@@ -31,8 +30,8 @@ __all__ = [
     "main_metric",
     "metrics_for",
     "metrics_of",
+    "require_above_chance",
     "require_references",
-    "require_sight",
     "rows_to_settle",
     "scaled_rows",
     "score_rows",

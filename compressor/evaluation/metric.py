@@ -1,4 +1,4 @@
-"""The interface of metrics, the metrics by name, and scores of outputs for rows in them."""
+"""The interface of metrics, the metrics by name, and the scores of a model's outputs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from compressor.options.table import Table
 from compressor.results import Quality
@@ -23,9 +24,11 @@ DRAWS_PER_CHUNK = 4_000_000
 
 
 class Metric(ABC):
-    """One number for the quality of outputs, after sacreBLEU's `Metric`.
+    """Base of all metrics: one number for the quality of outputs, after sacreBLEU's `Metric`.
 
-    A subclass defines statistics of each row, and scores from the statistics of drawn rows.
+    A subclass defines statistics of each row, and scores from the statistics of drawn rows, so that
+    a bootstrap reads every output once. A metric of rows that are judged one by one needs only
+    `MeanMetric.row_score`.
     """
 
     name: ClassVar[str]  # in reports, recipes and rules of the gate
@@ -38,49 +41,87 @@ class Metric(ABC):
     scale: ClassVar[float] = 100.0  # the largest possible drop: best score minus worst one
     floor_rows: ClassVar[int] = 20_000  # largest number of rows for computing the floor
     floor: ClassVar[float | None] = None  # score of uninformed outputs, if it is a constant
-    deals: ClassVar[int] = 1  # random orders that `uninformed` averages over
+    random_orders: ClassVar[int] = 1  # that `uninformed` averages over
     # What to do if a score is at the floor.
     advice: ClassVar[str] = "give more rows, or a model that is good at them"
     tokenizer: str = ""  # the same for all models that are compared, see `choose_tokenizer`
 
     def signature(self, labels: Labels) -> str:
-        """All settings that change the score; `labels` of the model is None without classes."""
+        """All settings that change the score, `name:value` separated by `|`.
+
+        Args:
+            labels: the model's label names; None without classes.
+        """
         return self.definition
 
     @abstractmethod
     def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:
-        """[rows, statistics] of each system's outputs; InputError for unusable outputs."""
+        """Count in each row what the score is computed from.
+
+        Args:
+            systems: the outputs of each model for the same rows.
+            references: the correct outputs.
+
+        Returns:
+            [rows, statistics] for each model.
+
+        Raises:
+            InputError: outputs that the metric cannot use.
+        """
 
     @abstractmethod
     def scores(self, statistics: Array, counts: Array) -> Array:
-        """Scores [resamples], from the number of draws of each row, [resamples, rows]."""
+        """Scores of resampled rows.
+
+        Args:
+            statistics: [rows, statistics].
+            counts: the number of draws of each row, [resamples, rows].
+
+        Returns:
+            [resamples], on the metric's scale.
+        """
 
     def require_package(self) -> None:  # noqa: B027 # most need nothing
         """Raise EnvironmentProblem if a package that it needs is missing."""
 
     def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
-        """A tokenizer that suits the references' script, and a sentence on why it is chosen.
+        """Choose a tokenizer that suits the references' script.
 
-        Both are empty for the metric's default.
+        Returns:
+            Its name, and a sentence for the user on why; both empty for the metric's default.
         """
         return "", ""
 
     def require_tokenizer(self, name: str) -> None:  # noqa: B027 # as above
-        """Raise UsageError for an unknown tokenizer, EnvironmentProblem for a missing package."""
+        """Check a tokenizer that the user named.
+
+        Raises:
+            UsageError: it is unknown.
+            EnvironmentProblem: it needs a package that is not installed.
+        """
 
     def uninformed(
         self, answers: Texts, references: Texts, generator: np.random.Generator
     ) -> Array:
-        """Mean statistics [rows, statistics] of the model's own outputs in random orders."""
+        """Statistics of outputs that know nothing about their rows, for the floor of the metric.
+
+        Args:
+            answers: the model's outputs, which are assigned to rows in random order.
+            references: the correct outputs.
+            generator: of the random orders.
+
+        Returns:
+            [rows, statistics], the mean over `random_orders`.
+        """
         total: Any = 0.0
-        for _ in range(self.deals):
+        for _ in range(self.random_orders):
             permuted = [answers[row] for row in generator.permutation(len(answers))]
             total += self.statistics([permuted], references)[0]
-        mean: Array = total / self.deals
+        mean: Array = total / self.random_orders
         return mean
 
     def unsmoothed(self, statistics: Array, counts: Array) -> Array:
-        """`scores` without smoothing."""
+        """Scores [resamples] without smoothing, which rewards outputs that have nothing right."""
         return self.scores(statistics, counts)
 
     def score(self, statistics: Array, counts: Array) -> float:
@@ -88,25 +129,29 @@ class Metric(ABC):
         return float(self.scores(statistics, counts[None])[0])
 
     def right(self, statistics: Array) -> NDArray[np.bool_] | None:
-        """[rows]: whether the output is correct; None if the metric counts no correct rows."""
+        """Whether each output is correct, [rows]; None if the metric counts no correct rows.
+
+        With it, differences get McNemar's exact test and Tango's bounds.
+        """
         return None
 
 
 class SumMetric(Metric):
-    """A score that is a function of the sums of all rows' statistics."""
+    """Base of the metrics whose score is a function of the sums of all rows' statistics."""
 
-    deals = 5
+    random_orders = 5
 
     @abstractmethod
     def from_sums(self, sums: Array) -> Array:
-        """[resamples, statistics] -> [resamples]."""
+        """Scores [resamples] from sums over rows, [resamples, statistics]."""
 
+    @override
     def scores(self, statistics: Array, counts: Array) -> Array:
         return self.from_sums(counts @ statistics)
 
 
 class RowMetric(SumMetric):
-    """Statistics of a row are computed from its output and its reference alone."""
+    """Base of the metrics whose statistics of a row need only its output and its reference."""
 
     def read(self, reference: str) -> Any:
         """Parse a reference, once for all systems."""
@@ -114,8 +159,14 @@ class RowMetric(SumMetric):
 
     @abstractmethod
     def counts(self, answer: str, reference: Any) -> Sequence[float]:
-        """The statistics of a row, given its parsed reference."""
+        """The statistics of a row.
 
+        Args:
+            answer: the output.
+            reference: as `read` has parsed it.
+        """
+
+    @override
     def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:
         parsed = [self.read(reference) for reference in references]
         return [
@@ -125,30 +176,55 @@ class RowMetric(SumMetric):
 
 
 class MeanMetric(RowMetric):
-    """The mean score of all rows, 0-100. Statistics [rows, 2]: the row's score, and 1."""
+    """Base of the metrics that are the mean score of all rows, 0-100.
+
+    Statistics [rows, 2]: the row's score, and 1.
+    """
 
     @abstractmethod
     def row_score(self, answer: str, reference: Any) -> float:
-        """The score of an output, given its parsed reference, from 0 to 1."""
+        """The score of an output, from 0 to 1.
 
+        Args:
+            answer: the output.
+            reference: as `read` has parsed it.
+        """
+
+    @override
     def counts(self, answer: str, reference: Any) -> Sequence[float]:
         return self.row_score(answer, reference), 1.0
 
+    @override
     def from_sums(self, sums: Array) -> Array:
         return 100.0 * sums[:, 0] / sums[:, 1]
 
 
 def group_rows(*columns: Texts) -> tuple[list[Texts], NDArray[np.intp]]:
-    """The distinct rows of some columns, column by column, and the number [rows] of each row."""
+    """Group equal rows, so that each is counted once.
+
+    Args:
+        columns: texts of all rows, such as references and the outputs of two models.
+
+    Returns:
+        The distinct rows, column by column, and the number of each row's group, [rows].
+    """
     numbers: dict[tuple[str, ...], int] = {}
     groups = [numbers.setdefault(row, len(numbers)) for row in zip(*columns, strict=True)]
     return [list(column) for column in zip(*numbers, strict=True)], np.array(groups, dtype=np.intp)
 
 
 def resampled_counts(groups: NDArray[np.intp], resamples: int, seed: int) -> Iterator[Array]:
-    """Number of draws of each group [rows], in chunks [resamples of the chunk, groups].
+    """Draw rows with replacement, as many as there are.
 
-    The draws do not depend on the size of the chunks.
+    The draws do not depend on the size of the chunks. With seed 12345 they are sacreBLEU's.
+
+    Args:
+        groups: the group of each row, [rows].
+        resamples: number of resamples.
+        seed: of the draws.
+
+    Yields:
+        How often each group was drawn, [resamples of the chunk, groups].
     """
     rows, width = groups.size, int(groups.max()) + 1
     generator = np.random.default_rng(seed)
@@ -169,28 +245,37 @@ METRICS: Table[type[Metric]] = Table(
         "accuracy": "compressor.evaluation.labels:Accuracy",
         "macro_f1": "compressor.evaluation.labels:MacroF1",
         "mcc": "compressor.evaluation.labels:Matthews",
-        "spearman": "compressor.evaluation.rankings:Spearman",
-        "entity_f1": "compressor.evaluation.labels:EntityF1",
-        "entity_precision": "compressor.evaluation.labels:EntityPrecision",
-        "entity_recall": "compressor.evaluation.labels:EntityRecall",
-        "token_accuracy": "compressor.evaluation.labels:TokenAccuracy",
+        "spearman": "compressor.evaluation.correlations:Spearman",
+        "entity_f1": "compressor.evaluation.tags:EntityF1",
+        "entity_precision": "compressor.evaluation.tags:EntityPrecision",
+        "entity_recall": "compressor.evaluation.tags:EntityRecall",
+        "token_accuracy": "compressor.evaluation.tags:TokenAccuracy",
         "micro_f1": "compressor.evaluation.labels:MicroF1",
-        "pearson": "compressor.evaluation.rankings:Pearson",
+        "pearson": "compressor.evaluation.correlations:Pearson",
         "ndcg@10": "compressor.evaluation.rankings:Ndcg",
         "mrr@10": "compressor.evaluation.rankings:ReciprocalRank",
         "map": "compressor.evaluation.rankings:AveragePrecision",
-        "answer_f1": "compressor.evaluation.words:AnswerF1",
-        "exact_match": "compressor.evaluation.words:ExactMatch",
-        "rouge1": "compressor.evaluation.words:Rouge1",
-        "rouge2": "compressor.evaluation.words:Rouge2",
-        "rougelsum": "compressor.evaluation.words:RougeLsum",
+        "answer_f1": "compressor.evaluation.spans:AnswerF1",
+        "exact_match": "compressor.evaluation.spans:ExactMatch",
+        "rouge1": "compressor.evaluation.summaries:Rouge1",
+        "rouge2": "compressor.evaluation.summaries:Rouge2",
+        "rougelsum": "compressor.evaluation.summaries:RougeLsum",
     },
     id="metric-unknown",
 )
 
 
 def make_metric(name: str, references: Texts, tokenizers: Mapping[str, str]) -> Metric:
-    """A metric with its tokenizer in `tokenizers`, or else one that suits the references."""
+    """A metric with its tokenizer in `tokenizers`, or else one that suits the references.
+
+    Args:
+        name: in `METRICS`.
+        references: the correct outputs.
+        tokenizers: metric -> tokenizer, for all models that are compared.
+
+    Raises:
+        UsageError: there is no such metric.
+    """
     metric = METRICS[name]()
     chosen = tokenizers.get(name)
     metric.tokenizer = metric.choose_tokenizer(references)[0] if chosen is None else chosen
@@ -202,9 +287,19 @@ def with_tokenizers(
     wanted: Mapping[str, str] | None = None,
     report: Callable[[str], None] = lambda text: None,
 ) -> Rows:
-    """Rows with the tokenizers of their metrics, which all parts of the rows then use.
+    """Decide on the tokenizers of the metrics of some rows, which all parts of the rows then use.
 
-    `wanted` are those that the user named, by metric; `report` gets the reasons of the others.
+    Args:
+        rows: with all references.
+        wanted: metric -> tokenizer that the user named.
+        report: called with the reasons for the others.
+
+    Returns:
+        The rows, with their tokenizers.
+
+    Raises:
+        UsageError: there is no such tokenizer.
+        EnvironmentProblem: it needs a package that is not installed.
     """
     tokenizers, reasons = {}, []
     for name in metrics_of(rows):
@@ -238,7 +333,17 @@ def require_references(rows: Rows) -> None:
 
 
 def score_rows(rows: Rows, outputs: Texts, most: int | None = None) -> Quality:
-    """All metrics of a model's outputs, or the first ones; InputError for unusable outputs."""
+    """Compute the metrics of a model's outputs.
+
+    Args:
+        rows: with references.
+        outputs: of the model, one per row.
+        most: only so many metrics, the main one first; None for all.
+
+    Raises:
+        InputError: outputs that a metric cannot use.
+        EnvironmentProblem: a package that scores such rows is missing.
+    """
     references, metrics = rows.references, metrics_for(rows)[:most]
     (distinct, right), groups = group_rows(rows.judged(outputs), references)
     counts = np.bincount(groups).astype(np.float64)
@@ -251,7 +356,15 @@ def score_rows(rows: Rows, outputs: Texts, most: int | None = None) -> Quality:
 
 
 def main_metric(rows: Rows, outputs: Texts) -> tuple[float, str]:
-    """The main metric of a model's outputs for some rows, and its signature with its name."""
+    """The main metric of a model's outputs.
+
+    Args:
+        rows: with references.
+        outputs: of the model, one per row.
+
+    Returns:
+        Its value, and its signature with its name.
+    """
     quality = score_rows(rows, outputs, most=1)
     ((name, value),) = quality.metrics.items()
     return value, f"{name}|{quality.signatures[name]}"

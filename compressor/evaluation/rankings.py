@@ -1,7 +1,7 @@
-"""Metrics of numbers: correlation with other numbers, and rankings of texts by them.
+"""nDCG, MRR and MAP: how near to the top a query's relevant texts are ranked, 0-100.
 
-Rankings (`compressor.tasks.Rows.judged`) have the relevance of each query's texts, in the order of
-the model or in the best one. Their metrics are means over queries, 0-100.
+Outputs and references are rankings (`compressor.tasks.Rows.judged`): the relevance of each query's
+texts, in the order of the model or in the best one. All are means over queries.
 """
 
 from __future__ import annotations
@@ -9,39 +9,47 @@ from __future__ import annotations
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 
 import numpy as np
+from typing_extensions import override
 
-from compressor.evaluation.metric import Array, MeanMetric, Metric, Texts
-from compressor.tasks.rows import finite_numbers
+from compressor.evaluation.metric import Array, MeanMetric, Texts
 
 CUT = 10  # number of ranks that nDCG and MRR use
 
 
 class _Ranking(MeanMetric):
+    """Metrics of the relevance of a query's texts, in the order of the model."""
+
     counted = "queries"
     definition = "queries:with a relevant text|ties:worst|scale:0-100"
 
     @abstractmethod
     def of(self, ranking: list[int], best: list[int]) -> float:
-        """The score of a query's ranking; `best` has the most relevant text first, above 0."""
+        """The score of a query's ranking, from 0 to 1.
 
+        Args:
+            ranking: the relevance of its texts, at least one above 0, in the model's order.
+            best: the same, the most relevant one first.
+        """
+
+    @override
     def read(self, reference: str) -> list[int]:
         relevance: list[int] = json.loads(reference)
         return relevance
 
+    @override
     def row_score(self, answer: str, reference: list[int]) -> float:
         return self.of(self.read(answer), reference)
 
     def uninformed(
         self, answers: Texts, references: Texts, generator: np.random.Generator
     ) -> Array:
-        """The mean of several random orders of each query's own texts."""
+        """Statistics of random orders of each query's own texts, [queries, 2]."""
         means = []
         for best in map(self.read, references):
-            orders = (generator.permutation(best).tolist() for _ in range(self.deals))
-            means.append(sum(self.of(order, best) for order in orders) / self.deals)
+            orders = (generator.permutation(best).tolist() for _ in range(self.random_orders))
+            means.append(sum(self.of(order, best) for order in orders) / self.random_orders)
         return np.array([(mean, 1.0) for mean in means])
 
 
@@ -55,6 +63,7 @@ class Ndcg(_Ranking):
     name, label = f"ndcg@{CUT}", f"nDCG@{CUT}"
     definition = f"gain:linear|discount:log2|{_Ranking.definition}"
 
+    @override
     def of(self, ranking: list[int], best: list[int]) -> float:
         return _dcg(ranking) / _dcg(best)
 
@@ -64,6 +73,7 @@ class ReciprocalRank(_Ranking):
 
     name, label = f"mrr@{CUT}", f"MRR@{CUT}"
 
+    @override
     def of(self, ranking: list[int], best: list[int]) -> float:
         return next((1 / rank for rank, gain in enumerate(ranking[:CUT], 1) if gain), 0.0)
 
@@ -73,63 +83,12 @@ class AveragePrecision(_Ranking):
 
     name, label = "map", "MAP"
 
+    @override
     def of(self, ranking: list[int], best: list[int]) -> float:
         ranks = [rank for rank, gain in enumerate(ranking, 1) if gain]
         return sum(count / rank for count, rank in enumerate(ranks, 1)) / len(ranks)
 
 
 def _dcg(ranking: list[int]) -> float:
+    """Discounted cumulative gain of the first `CUT` texts."""
     return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(ranking[:CUT], 1))
-
-
-class _Correlation(Metric):
-    """Correlation of outputs with references, times 100."""
-
-    definition = "undefined:0|scale:-100-100"
-    scale = 200.0
-    floor = 0.0
-
-    @abstractmethod
-    def centered(self, values: Array, counts: Array) -> Array:
-        """Values to correlate, minus their mean, [resamples, rows], each drawn `counts` times."""
-
-    def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:
-        """[rows, 2]: the output and the reference."""
-        right = np.array(references, dtype=np.float64)
-        return [np.stack([np.array(finite_numbers(x)), right], axis=1) for x in systems]
-
-    def scores(self, statistics: Array, counts: Array) -> Array:
-        first, second = (self.centered(column, counts) for column in statistics.T)
-        covariance = (first * second * counts).sum(axis=1)
-        spread = np.sqrt((first**2 * counts).sum(axis=1) * (second**2 * counts).sum(axis=1))
-        return 100.0 * covariance / np.where(spread > 0, spread, np.inf)
-
-
-class Spearman(_Correlation):
-    """Correlation of ranks; those of a tie are their mean, as in SciPy."""
-
-    name, label = "spearman", "Spearman"
-    definition = f"ties:mean rank|{_Correlation.definition}"
-
-    def centered(self, values: Array, counts: Array) -> Array:
-        order = np.argsort(values, kind="stable")
-        first = np.flatnonzero(np.r_[True, np.diff(values[order]) != 0])  # of each run of ties
-        drawn = np.add.reduceat(counts[:, order], first, axis=1)  # [resamples, distinct values]
-        ranks = np.cumsum(drawn, axis=1) - drawn / 2
-        run_of = np.empty(len(values), dtype=np.intp)  # the run of each value
-        run_of[order] = np.repeat(np.arange(len(first)), np.diff(np.r_[first, len(values)]))
-        return ranks[:, run_of] - counts.sum(axis=1, keepdims=True) / 2
-
-
-class Pearson(_Correlation):
-    """Correlation of the numbers themselves."""
-
-    name, label = "pearson", "Pearson"
-
-    def centered(self, values: Array, counts: Array) -> Array:
-        # The overall mean is subtracted first, for precision; differences within rounding are 0.
-        shifted = values - values.mean()
-        means = (counts @ shifted) / counts.sum(axis=1)
-        centered = shifted - means[:, None]
-        rounding = 1e-12 * np.abs(values).max(initial=0.0)
-        return np.where(np.abs(centered) > rounding, centered, 0.0)

@@ -1,7 +1,8 @@
 """BLEU and chrF of detokenized texts, with the counts of sacreBLEU and its scores on all rows.
 
-For a bootstrap the counts of sentences are extracted once, and the two formulas are evaluated here
-on a matrix of sums; the tests compare them with sacreBLEU's.
+sacreBLEU turns each sentence into a few counts, and the score is a function of their sums. For a
+bootstrap the counts are extracted once, and the two functions are evaluated here on a matrix of
+sums; the tests compare them with sacreBLEU's.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from typing_extensions import override
 
 from compressor.errors import EnvironmentProblem, UsageError, did_you_mean
 from compressor.evaluation.metric import Array, Labels, SumMetric, Texts
@@ -24,18 +26,21 @@ _ROWS_PER_CHUNK = 2000  # of references whose n-grams sacreBLEU holds at once
 
 
 class _SacreBleu(SumMetric):
+    """Metrics that sacreBLEU computes."""
+
     # One random order and few rows suffice: a random reference has hardly any matches.
-    deals, floor_rows = 1, 2_000
+    random_orders, floor_rows = 1, 2_000
 
     @abstractmethod
     def implementation(self, references: Texts) -> Metric:
-        """sacreBLEU's metric object with one reference per sentence."""
+        """The metric object of sacreBLEU, with one reference per sentence."""
 
+    @override
     def signature(self, labels: Labels) -> str:
         return str(self.implementation(["any"]).get_signature())
 
     def statistics(self, systems: Sequence[Texts], references: Texts) -> list[Array]:
-        """sacreBLEU's counts, in chunks, because it keeps the n-grams of all references."""
+        """The counts of sacreBLEU, in chunks, because it keeps the n-grams of all references."""
         tables: list[list[list[int]]] = [[] for _ in systems]
         for start in range(0, len(references), _ROWS_PER_CHUNK):
             rows = slice(start, start + _ROWS_PER_CHUNK)
@@ -47,24 +52,29 @@ class _SacreBleu(SumMetric):
                 table.extend(metric._extract_corpus_statistics(outputs[rows], None))
         return [np.array(table, dtype=np.float64) for table in tables]
 
+    @override
     def score(self, statistics: Array, counts: Array) -> float:
         sums = [int(total) for total in counts @ statistics]
         return float(self.implementation(["any"])._compute_score_from_stats(sums).score)
 
 
 class Bleu(_SacreBleu):
-    """Corpus BLEU (0-100); for the default tokenizer text without spaces is a single token."""
+    """Corpus BLEU (0-100), Papineni et al. 2002, as sacreBLEU computes it (Post 2018).
+
+    For the default tokenizer, text without spaces is a single token.
+    """
 
     name, label = "bleu", "BLEU"
     advice = "give another --bleu-tokenizer, more rows, or a model that is good at them"
 
+    @override
     def implementation(self, references: Texts) -> Metric:
         from sacrebleu.metrics import BLEU
 
         return BLEU(references=[list(references)], tokenize=self.tokenizer or DEFAULT)
 
     def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
-        """sacreBLEU's tokenizer for the scripts that have a tenth of the letters.
+        """The tokenizer of sacreBLEU for the scripts that have a tenth of the letters.
 
         `char` for several scripts without spaces, and if a package of the others is not installed.
         """
@@ -92,6 +102,7 @@ class Bleu(_SacreBleu):
             f"{why}; choose another with --bleu-tokenizer"
         )
 
+    @override
     def require_tokenizer(self, name: str) -> None:
         from sacrebleu.metrics import BLEU
 
@@ -109,13 +120,23 @@ class Bleu(_SacreBleu):
             )
 
     def unsmoothed(self, statistics: Array, counts: Array) -> Array:
-        """0 if no n-gram of some length matches, where a score is smoothing's credit alone."""
+        """Scores [resamples]; 0 if no n-gram of some length matches: smoothing alone scores."""
         sums = counts @ statistics
         return np.where((sums[:, 2:6] > 0).all(axis=1), self.from_sums(sums), 0.0)
 
     def from_sums(self, sums: Array) -> Array:
-        """`sums` [resamples, 10]: output length, reference length, 4 matches, 4 totals."""
-        output, reference, correct, total = sums[:, 0], sums[:, 1], sums[:, 2:6], sums[:, 6:10]
+        """BLEU with sacreBLEU's default "exp" smoothing.
+
+        Args:
+            sums: [resamples, 10]: output length, reference length, 4 matches, 4 totals.
+
+        Returns:
+            [resamples].
+        """
+        output = sums[:, 0]
+        reference = sums[:, 1]
+        correct = sums[:, 2:6]
+        total = sums[:, 6:10]
         missed = correct == 0
         # NIST smoothing: an order without a match counts 1/2 match, the next such order 1/4, etc.
         credit = np.where(missed, 0.5 ** np.cumsum(missed, axis=1), correct)
@@ -127,19 +148,32 @@ class Bleu(_SacreBleu):
 
 
 class Chrf(_SacreBleu):
-    """Corpus chrF (0-100) with sacreBLEU's defaults: recall counts twice, effective order."""
+    """Corpus chrF (0-100), Popović 2015, with sacreBLEU's defaults.
+
+    Recall counts twice, and orders without n-grams are left out (effective order).
+    """
 
     name, label = "chrf", "chrF"
 
+    @override
     def implementation(self, references: Texts) -> Metric:
         from sacrebleu.metrics import CHRF
 
         return CHRF(references=[list(references)])
 
     def from_sums(self, sums: Array) -> Array:
-        """`sums` [resamples, 3 x orders]: per order n-grams of output and reference, matches."""
+        """ChrF from counts of n-grams of characters.
+
+        Args:
+            sums: [resamples, 3 x orders]: per order n-grams of output and reference, matches.
+
+        Returns:
+            [resamples].
+        """
         beta = 2.0  # weight of recall against precision
-        output, reference, match = sums[:, 0::3], sums[:, 1::3], sums[:, 2::3]
+        output = sums[:, 0::3]
+        reference = sums[:, 1::3]
+        match = sums[:, 2::3]
         used = (output > 0) & (reference > 0)
         orders = np.maximum(used.sum(axis=1), 1)
         precision = np.where(used, match / np.maximum(output, 1.0), 0.0).sum(axis=1) / orders
@@ -151,7 +185,7 @@ class Chrf(_SacreBleu):
 
 
 def _missing_package(name: str) -> str:
-    """What a tokenizer of sacreBLEU lacks, in words; empty for nothing.
+    """Say what a tokenizer of sacreBLEU lacks; empty for nothing.
 
     Some tokenizers load a model from the internet on first use.
     """

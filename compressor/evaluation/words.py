@@ -1,25 +1,15 @@
-"""Words of texts in any script, and metrics of answers and summaries, means over all rows."""
+"""Scripts and words of texts in any language."""
 
 from __future__ import annotations
 
-import re
-import string
 import unicodedata
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable
-from functools import cached_property
-from types import SimpleNamespace
-from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from compressor.errors import EnvironmentProblem
-from compressor.evaluation.metric import Array, Labels, MeanMetric, Texts
-from compressor.tasks.question_answering import answers_of
-
-HAN, KANA, HANGUL, LATIN = "Han", "kana", "Hangul", "Latin"
+HAN = "Han"
+KANA = "kana"
+HANGUL = "Hangul"
+LATIN = "Latin"
 # First words of Unicode's character names, which begin with the script.
 _NAMED = {
     "CJK": HAN,
@@ -46,7 +36,11 @@ def script_of(character: str) -> str:
 
 
 def shares(texts: Iterable[str]) -> dict[str, float]:
-    """Script -> its share of the letters of some texts, if at least `ENOUGH`."""
+    """The scripts of some texts.
+
+    Returns:
+        Script -> its share of the letters, if that is at least `ENOUGH`, largest first.
+    """
     characters: Counter[str] = Counter()
     for text in texts:
         characters.update(text)
@@ -77,155 +71,3 @@ def words(text: str) -> list[str]:
             split.append(character)
         inside = not alone
     return split
-
-
-CHARACTERS = "characters"  # the tokenizer of scripts without spaces
-UNICODE = "unicode"  # the tokenizer of other scripts than Latin
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-class _AnswerMetric(MeanMetric):
-    """As the official script of SQuAD 2.0 computes it, with the best match of the correct answers.
-
-    SQuAD's words are separated by spaces. In scripts without spaces they are characters, as in the
-    script of MLQA (Lewis et al. 2020) for Chinese, without punctuation.
-    """
-
-    unit = "%"
-
-    @abstractmethod
-    def fit(self, answer: list[str], gold: list[str]) -> float:
-        """The score of an answer for one correct answer, both as words."""
-
-    def signature(self, labels: Labels) -> str:
-        how = "words:characters" if self.tokenizer else "definition:SQuAD 2.0"
-        return f"{how}|scale:0-100"
-
-    def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
-        texts = (text for reference in references for text, _ in answers_of(reference))
-        for script, share in shares(texts).items():
-            if script in UNSPACED:
-                return CHARACTERS, (
-                    f"{self.label} counts characters instead of words, since {100 * share:.0f}% of "
-                    f"the correct answers' letters are {script}"
-                )
-        return "", ""
-
-    def words(self, text: str) -> list[str]:
-        return words(text) if self.tokenizer else normalized(text)
-
-    def read(self, reference: str) -> list[list[str]]:
-        """The correct answers of a row as words; an empty one if the row has none."""
-        answers = [self.words(text) for text, _ in answers_of(reference)]
-        return [answer for answer in answers if answer] or [[]]
-
-    def row_score(self, answer: str, reference: list[list[str]]) -> float:
-        return max(self.fit(self.words(answer), one) for one in reference)
-
-
-class ExactMatch(_AnswerMetric):
-    """Share of answers that equal a correct one, 0-100."""
-
-    name, label = "exact_match", "exact match"
-    has_exact_test = True
-
-    def fit(self, answer: list[str], gold: list[str]) -> float:
-        return float(answer == gold)
-
-    def right(self, statistics: Array) -> NDArray[np.bool_]:
-        return statistics[:, 0] > 0
-
-
-class AnswerF1(_AnswerMetric):
-    """Mean F1 of the words of answers and correct ones, 0-100."""
-
-    name, label = "answer_f1", "answer F1"
-
-    def fit(self, answer: list[str], gold: list[str]) -> float:
-        if not answer or not gold:
-            return float(answer == gold)
-        shared = sum((Counter(answer) & Counter(gold)).values())
-        return 2 * shared / (len(answer) + len(gold))
-
-
-def normalized(text: str) -> list[str]:
-    """The words of an answer without case, punctuation and articles."""
-    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
-
-
-class _Rouge(MeanMetric):
-    """Mean F1, computed by the package rouge-score. Words are stemmed, as papers do.
-
-    Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries". rouge-score's tokenizer
-    reads only the letters a to z and digits; where a tenth of the references' letters is of another
-    script than Latin, words are those of `words`, not stemmed.
-    """
-
-    variant: ClassVar[str]  # its name in rouge-score
-    deals, floor_rows = 1, 2_000  # as for translations
-
-    def choose_tokenizer(self, references: Texts) -> tuple[str, str]:
-        for script, share in shares(references).items():
-            if script != LATIN:
-                return UNICODE, (
-                    "ROUGE counts words of all scripts without stemming, since "
-                    f"{100 * share:.0f}% of the references' letters are {script}, and rouge-score "
-                    "reads only a to z"
-                )
-        return "", ""
-
-    def require_package(self) -> None:
-        _package()
-
-    def signature(self, labels: Labels) -> str:
-        how = "stemmer:porter|tokens:a-z0-9"
-        if self.tokenizer:
-            how = "stemmer:none|tokens:words, characters without spaces"
-        return f"f1:mean|{how}|rouge-score:{_package()[1]}"
-
-    @cached_property
-    def _scorer(self) -> Any:
-        tokenizer = SimpleNamespace(tokenize=words) if self.tokenizer else None
-        return _package()[0].RougeScorer([self.variant], use_stemmer=True, tokenizer=tokenizer)
-
-    def row_score(self, answer: str, reference: str) -> float:
-        return float(self._scorer.score(reference, answer)[self.variant].fmeasure)
-
-
-class Rouge1(_Rouge):
-    """Words in common."""
-
-    name = variant = "rouge1"
-    label = "ROUGE-1"
-
-
-class Rouge2(_Rouge):
-    """Pairs of successive words in common."""
-
-    name = variant = "rouge2"
-    label = "ROUGE-2"
-
-
-class RougeLsum(_Rouge):
-    """Longest common subsequences, line by line: of a text on one line it is nearly ROUGE-L."""
-
-    name, variant, label = "rougelsum", "rougeLsum", "ROUGE-Lsum"
-
-    def signature(self, labels: Labels) -> str:
-        return f"sentences:lines|{super().signature(labels)}"
-
-
-def _package() -> tuple[Any, str]:
-    """rouge-score's module with the scorer, and its version."""
-    from importlib.metadata import version
-
-    try:
-        from rouge_score import rouge_scorer
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "the package rouge-score, which scores summaries, is not installed; install it with "
-            "`pip install 'rouge-score>=0.1.2,<0.2'`",
-            id="rouge-score-not-installed",
-        ) from error
-    return rouge_scorer, version("rouge-score")

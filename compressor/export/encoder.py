@@ -10,22 +10,33 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from compressor.export import graphs
-from compressor.export.attention import additive_mask, encoder_form, graph_attention
+from compressor.export.attention import encoder_form, graph_attention
+from compressor.export.attention_base import additive_mask
 from compressor.export.for_cuda import CudaForm, write_packed
 from compressor.export.fused import fuse
 from compressor.export.graphs import BATCH, SOURCE
 from compressor.export.int8 import Array, Observed
 from compressor.export.task_graphs import Batches, Network, TaskGraphs
 from compressor.export.tokenizer_check import TokenizerProbe
-from compressor.export.verify import Compared, Expected, Spooled, logit_check, relative_difference
+from compressor.export.verify import (
+    Compared,
+    Expected,
+    Spooled,
+    at_real_tokens,
+    logit_check,
+    relative_difference,
+)
 from compressor.model.checkpoint import save_settings
+from compressor.model.modeling_tokens import computes_one_token
+from compressor.model.modes import computing_all_tokens
 from compressor.model.pruning_record import without_code
 from compressor.model.sentence_head import head_of, write_layout
 from compressor.model.sentence_settings import activation_of
 from compressor.results import Check
-from compressor.runtime.scores import Embedder, unit
+from compressor.runtime.embedder import Embedder, unit
 from compressor.runtime.session import open_session
 from compressor.storage.files import write_json
 from compressor.tasks.encoder import EncoderTask
@@ -34,7 +45,12 @@ MODEL = "model.onnx"
 
 
 class EncoderGraph(nn.Module):
-    """An encoder with its head, which returns some of the model's outputs."""
+    """An encoder with its head, which returns some of the model's outputs.
+
+    Args:
+        model: of transformers, with its attention replaced.
+        outputs: names of the model's outputs to return.
+    """
 
     def __init__(self, model: nn.Module, outputs: Sequence[str]) -> None:
         super().__init__()
@@ -44,6 +60,13 @@ class EncoderGraph(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> list[Tensor]:
+        """Run the model.
+
+        Args:
+            input_ids: [batch, tokens].
+            attention_mask: [batch, tokens] of 1 and 0.
+            token_type_ids: [batch, tokens], of models that have types.
+        """
         extra = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         mask = additive_mask(attention_mask) if self.additive else attention_mask
         outputs = self.model(input_ids=input_ids, attention_mask=mask, **extra)
@@ -51,13 +74,19 @@ class EncoderGraph(nn.Module):
 
 
 class EncoderGraphs(TaskGraphs):
-    """One graph, `model`."""
+    """The one graph, `model`, of an encoder with its head."""
 
     task: EncoderTask
     layout = "optimum"
     optimum_outputs: ClassVar[tuple[str, ...]] = ("logits",)  # in that layout
     cuda_forms: ClassVar[Mapping[str, CudaForm]] = {"model": CudaForm(fuse, write_packed)}
 
+    @property
+    def optimum_on_tokens(self) -> bool:
+        """Whether `optimum_outputs` have values for every token, [rows, tokens, …]."""
+        return self.task.head_on_tokens
+
+    @override
     def write(
         self, network: Network, directory: Path, skip: Collection[str] = ()
     ) -> dict[str, str]:
@@ -74,11 +103,14 @@ class EncoderGraphs(TaskGraphs):
         with graph_attention(network.model, network.checkpoint.layers, network.mask):
             graphs.export_graph(graph, example, list(names), list(outputs), shapes, path)
 
+    @override
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         labels = self.task.label_names(network.model.config)
-        return {} if labels is None else {"labels": labels}
+        facts: dict[str, Any] = {} if labels is None else {"labels": labels}
+        return facts | {"reads_one_token": computes_one_token(network.model)}
 
     @torch.no_grad()
+    @override
     def expect(self, model: nn.Module, directory: Path, batches: Batches) -> list[Expected]:
         return [
             Expected(
@@ -88,25 +120,34 @@ class EncoderGraphs(TaskGraphs):
             for batch in batches
         ]
 
+    @override
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
         compared = self.compare(expected, runtime)
         return [logit_check(compared.differences, runtime.ran_by)]
 
+    @override
     def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
         differences: list[float] = []
         same: list[bool] = []
         for batch in expected:
             wanted, actual = batch.logits.read(), runtime.run(batch.inputs)
-            differences.append(relative_difference(actual, wanted))
-            real = batch.inputs["attention_mask"]
+            real, on_tokens = batch.inputs["attention_mask"], self.task.head_on_tokens
+            differences.append(_difference(actual, wanted, real if on_tokens else None))
             read = (self.read(runtime, logits, real) for logits in (actual, wanted))
             same += self.task.same_answers(*read)
         return Compared(differences, same, self.task.answers)
 
     def read(self, runtime: Any, logits: Array, attention_mask: Array) -> Array:
-        """The part of a padded batch's logits from which an artifact reads predictions."""
+        """The part of a padded batch's logits from which an artifact reads predictions.
+
+        Args:
+            runtime: the opened artifact.
+            logits: [rows, outputs] or [rows, tokens, outputs].
+            attention_mask: [rows, tokens] of 1 and 0.
+        """
         return self.task.read_logits(logits, attention_mask)
 
+    @override
     def observe(
         self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]]
     ) -> list[Observed]:
@@ -116,10 +157,17 @@ class EncoderGraphs(TaskGraphs):
         return [model]
 
     @torch.no_grad()
+    @override
     def export_layout(
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
-        model, outputs = network.model.eval(), self.optimum_outputs
+        model = network.model.eval()
+        # Its programs read the states of all tokens.
+        with computing_all_tokens(model):
+            return self._export_layout(network, directory, batches)
+
+    def _export_layout(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
+        model, outputs = network.model, self.optimum_outputs
         self._write_graph(network, directory, outputs)
         # A plain session, as in optimum: this layout has no `graphs.json` for the runtime.
         session = open_session(directory / MODEL)
@@ -127,8 +175,9 @@ class EncoderGraphs(TaskGraphs):
         for batch in batches:
             feeds = {value.name: batch[value.name].numpy() for value in session.get_inputs()}
             expected = model(**batch)
+            real = feeds["attention_mask"] if self.optimum_on_tokens else None
             for name, actual in zip(outputs, session.run(outputs, feeds), strict=True):
-                differences.append(relative_difference(actual, expected[name].numpy()))
+                differences.append(_difference(actual, expected[name].numpy(), real))
         check = logit_check(differences)
         checkpoint, config = network.checkpoint, copy.deepcopy(model.config)
         without_code(config)  # the graphs need none
@@ -136,6 +185,13 @@ class EncoderGraphs(TaskGraphs):
         use_earlier_names(directory / "tokenizer_config.json")
         TokenizerProbe.of(checkpoint, ()).check_saved(directory)
         return [check]
+
+
+def _difference(actual: Array, expected: Array, real: Array | None) -> float:
+    """`relative_difference` of two batches' values; `real` is the mask of values for tokens."""
+    if real is None:
+        return relative_difference(actual, expected)
+    return relative_difference(at_real_tokens(actual, real), at_real_tokens(expected, real))
 
 
 def use_earlier_names(path: Path) -> None:
@@ -151,16 +207,32 @@ def use_earlier_names(path: Path) -> None:
 class RegressionGraphs(EncoderGraphs):
     """One number per row."""
 
+    @override
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
-        return {"activation": activation_of(network.model.config)}
+        return super().describe(network, directory) | {
+            "activation": activation_of(network.model.config)
+        }
 
 
 class RerankingGraphs(EncoderGraphs):
     """One logit per row, or those of two classes."""
 
+    @override
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         config: Any = network.model.config
-        return {"classes": config.num_labels, "activation": activation_of(config)}
+        return super().describe(network, directory) | {
+            "classes": config.num_labels,
+            "activation": activation_of(config),
+        }
+
+
+class TaggingGraphs(EncoderGraphs):
+    """Logits [rows, tokens, labels]."""
+
+    @override
+    def describe(self, network: Network, directory: Path) -> dict[str, Any]:
+        unknown = network.checkpoint.tokenizer.unk_token_id  # which begins a word, see `tag`
+        return {**super().describe(network, directory), "unk_token_id": unknown}
 
 
 class QuestionAnsweringGraphs(EncoderGraphs):
@@ -175,18 +247,26 @@ class EmbeddingGraphs(EncoderGraphs):
     # sentence-transformers loads this layout as its ONNX backend, and applies these itself.
     optimum_outputs = ("last_hidden_state",)
 
+    @override
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         head = head_of(network.model)
-        return {
+        return super().describe(network, directory) | {
             "width": head.width,
             "similarity": head.settings.similarity,
             "prompts": head.settings.prompts,
             "default_prompt": head.settings.default_prompt,
         }
 
+    @property
+    @override
+    def optimum_on_tokens(self) -> bool:
+        return True
+
+    @override
     def read(self, runtime: Embedder, logits: Array, attention_mask: Array) -> Array:
         return unit(logits) if runtime.artifact.similarity == "cosine" else logits
 
+    @override
     def export_layout(
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:

@@ -36,14 +36,41 @@ CLEAN_UP = (
 )  # fmt: skip
 
 
-def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    """Write `tokenizer` to `path` so that the runtime encodes and decodes the same.
+class _Unsupported(Exception):
+    """Why a tokenizer cannot be written."""
+
+
+def write_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, path: Path, layout: str | None = None
+) -> None:
+    """Write a tokenizer so that the runtime encodes and decodes the same.
 
     With special tokens, not truncated; decoded as by `batch_decode(skip_special_tokens=True)`.
+
+    Args:
+        tokenizer: of the checkpoint.
+        path: the file to write, a `tokenizer.json`.
+        layout: of another program, which keeps the tokenizer's own files, for the model's task.
+
+    Raises:
+        InputError: a tokenizer that the runtime does not support.
     """
+    try:
+        built = _built(tokenizer)
+    except _Unsupported as why:
+        others = f", or use `compress export --layout {layout}`, which keeps the checkpoint's own"
+        raise InputError(
+            f"{why}, which this tool's runtime does not support; give a checkpoint with another "
+            f"tokenizer{others if layout else ''}",
+            id="tokenizer-class-unsupported",
+        ) from None
+    built.save(str(path), pretty=False)
+
+
+def _built(tokenizer: Any) -> Tokenizer:
     name = type(tokenizer).__name__
     if tokenizer.split_special_tokens:
-        raise _unsupported(f"the {name} has split_special_tokens=true")
+        raise _Unsupported(f"the {name} has split_special_tokens=true")
     if tokenizer.is_fast:
         built = uncut_copy(tokenizer)
         # transformers does not clean up text decoded by BPE.
@@ -54,16 +81,8 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
     elif name == "M2M100Tokenizer":
         built = _from_m2m100(tokenizer)
     else:
-        raise _unsupported(f"the tokenizer class {name} has no fast form")
-    built.save(str(path), pretty=False)
-
-
-def _unsupported(why: str) -> InputError:
-    return InputError(
-        f"{why}, which this tool's runtime does not support; give a checkpoint with another "
-        "tokenizer, or use --layout optimum or ctranslate2, which keep the checkpoint's own",
-        id="tokenizer-class-unsupported",
-    )
+        raise _Unsupported(f"the tokenizer class {name} has no fast form")
+    return built
 
 
 def _from_marian(tokenizer: Any) -> Tokenizer:
@@ -76,7 +95,7 @@ def _from_marian(tokenizer: Any) -> Tokenizer:
     no prefix, and all other runs of them are replaced by a single one.
     """
     if tokenizer.separate_vocabs:
-        raise _unsupported("the MarianTokenizer has separate_vocabs=true")
+        raise _Unsupported("the MarianTokenizer has separate_vocabs=true")
     model = _read_model(Path(tokenizer.spm_files[0]), "UNIGRAM")
     kinds = model.SentencePiece
     scores = {p.piece: p.score for p in model.pieces if p.type == kinds.NORMAL}
@@ -118,22 +137,26 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
     model = _read_model(path, "BPE")
     scores = {p.piece: p.score for p in model.pieces if p.type == model.SentencePiece.NORMAL}
     if scores.keys() - ids.keys():
-        raise _unsupported(f"vocab.json lacks some of the pieces in {path}")
+        raise _Unsupported(f"vocab.json lacks some of the pieces in {path}")
     merges = generate_merges({piece: ids[piece] for piece in scores}, scores)
     # fuse_unk, since SentencePiece makes one piece of neighboring unknown characters.
     built = Tokenizer(models.BPE(ids, merges, unk_token=tokenizer.unk_token, fuse_unk=True))
     rules = model.normalizer_spec.precompiled_charsmap
-    built.normalizer = normalizers.Sequence([
-        normalizers.Replace(NO_TOKEN, ""),
-        *([normalizers.Precompiled(rules)] if rules else []),
-        *_spaces(),
-        normalizers.Prepend(" "),
-    ])  # fmt: skip
+    built.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(NO_TOKEN, ""),
+            *([normalizers.Precompiled(rules)] if rules else []),
+            *_spaces(),
+            normalizers.Prepend(" "),
+        ]
+    )
     built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
-    languages = sorted(tokenizer.lang_token_to_id, key=tokenizer.lang_token_to_id.__getitem__)
-    # Added first, so that the library gives them the next free ids, as M2M100 does.
-    built.add_special_tokens([AddedToken(x, normalized=False) for x in languages])
-    _add_tokens(built, tokenizer.added_tokens_decoder)
+    # In the order of their ids, since the library gives an added token the next one that is free.
+    ids = tokenizer.lang_token_to_id
+    languages = {ids[x]: AddedToken(x, normalized=False, special=True) for x in ids}
+    _add_tokens(built, languages | tokenizer.added_tokens_decoder)
+    if any(built.token_to_id(x.content) != i for i, x in tokenizer.added_tokens_decoder.items()):
+        raise _Unsupported("the ids of vocab.json and of added tokens have gaps")
     eos = tokenizer.eos_token
     source = tokenizer.get_lang_token(tokenizer.src_lang)
     built.post_processor = processors.TemplateProcessing(
@@ -148,11 +171,14 @@ def _add_tokens(built: Tokenizer, added: dict[int, AddedToken]) -> None:
     """Add tokens, which Python matches in the raw text for any value of `normalized`."""
     for _, token in sorted(added.items()):
         if token.single_word:
-            raise _unsupported(f"the added token {token.content!r} has single_word=true")
+            raise _Unsupported(f"the added token {token.content!r} has single_word=true")
         raw = AddedToken(
-            token.content, lstrip=token.lstrip, rstrip=token.rstrip, normalized=False,
+            token.content,
+            lstrip=token.lstrip,
+            rstrip=token.rstrip,
+            normalized=False,
             special=token.special,
-        )  # fmt: skip
+        )
         (built.add_special_tokens if token.special else built.add_tokens)([raw])
 
 
@@ -162,9 +188,9 @@ def _read_model(path: Path, kind: str) -> Any:
     trainer, rules = model.trainer_spec, model.normalizer_spec
     default = rules.add_dummy_prefix and rules.remove_extra_whitespaces and rules.escape_whitespaces
     if trainer.model_type != getattr(trainer, kind) or trainer.byte_fallback:
-        raise _unsupported(f"{path} is no {kind} model without byte fallback")
+        raise _Unsupported(f"{path} is no {kind} model without byte fallback")
     if trainer.treat_whitespace_as_suffix or not default:
-        raise _unsupported(f"{path} does not treat spaces as SentencePiece does by default")
+        raise _Unsupported(f"{path} does not treat spaces as SentencePiece does by default")
     return model
 
 
@@ -176,7 +202,7 @@ def _vocabulary(
 ) -> list[tuple[str, float]]:
     """(piece, score) in the order of ids, then the pieces of the source without an id."""
     if sorted(ids.values()) != list(range(len(ids))):
-        raise _unsupported("the ids of vocab.json and of added tokens have gaps")
+        raise _Unsupported("the ids of vocab.json and of added tokens have gaps")
     characters = set().union(*scores)
     entries = []
     for piece in sorted(ids, key=ids.__getitem__):

@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -17,43 +16,20 @@ import transformers
 
 from compressor.errors import VerificationError
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.difficult_texts import difficult_texts, evenly_spread
 from compressor.model.languages import source_prefix
 from compressor.model.modes import quiet_transformers
-from compressor.model.tokenizer import target_ids
-from compressor.runtime.batching import Item, in_chunks
+from compressor.model.stored_tokenizer import open_tokenizer
+from compressor.model.tokenizer import prompts_of, reopened, target_ids
+from compressor.runtime.batching import in_chunks
 from compressor.runtime.text import Encoded, TextTokenizer
 
-# Largest numbers of rows, of texts in pairs and truncated, of added tokens …, evenly spread.
-MOST_ROWS, MOST_CUT, MOST_ADDED, _WORDS, _DECODED = 200, 200, 48, 48, 1024
+# Largest numbers of what is compared, evenly spread.
+MOST_ROWS = 200
+MOST_CUT = 200  # texts in pairs, and texts that are truncated
+_DECODED = 1024  # tokens that are decoded
 _CUT = 24  # tokens to truncate to; longer texts below have more
 _SHOWN = 60  # characters of a text in a message
-_TEXTS = (
-    "",
-    " ",
-    "\t\r\n ",
-    "The kettle is still warm.",
-    "At 7:45, 3.5 litres cost 1,000 euros - or do they? ( x ) . , ! ?",
-    "don't I'm it's n't we've \u201cquoted\u201d \u2018single\u2019 \u2026 \u2013 \u2014 ` \u00b4",
-    "  two  spaces,\ta tab\nand a line\r\nend   ",
-    "no\u00a0break wide\u3000thin\u2009zero\u200bjoin\u200cer\u200dword\u2060mark\ufeff",
-    "UPPER lower MiXeD \u00c4\u00d6\u00dc \u00e4\u00f6\u00fc \u00df\u1e9e \u0130i \u0131I",
-    "e\u0301 \u00e9 a\u0323\u0302 \u1ead \u1112\u1161\u11ab \ud55c \u0301first so\u00adft",
-    "\ufb01\u0301 \ufb03 \u00bd \u2163 \u2122 \u338f \u2460 \u00b2\u00b3 \u0663\u0664",
-    "\uff26\uff35\uff2c\uff2c\u3000\uff57\uff49\uff44\uff54\uff48 \uff76\uff9e\uff77\uff9e",
-    "\U0001f642 \U0001f469\u200d\U0001f469\u200d\U0001f467 \u263a\ufe0f 1\ufe0f\u20e3",
-    "\U0001f1e9\U0001f1ea \U0001d518\U00010348 \u304b\u3099 \u0391\u03a3\u03c2 \u03b1\u0345",
-    "nul\x00 \x01\x07\x1b\x7f\x85 \x1cfile\x1f \u2028line\u2029 \ufffd",
-    "\u0627\u0644\u0651\u064e\u0639 \u202bright\u202c \u05e2\u05b4\u05d1\u05e8 \u200eleft\u200f",
-    "\ue000private\U000f0000 \ufdd0\ufdd1\ufdd2\ufffe none\U0010ffff",
-    "\u65e5\u672c\u8a9e\u306e\u6587\u3002\u6f22\u5b57 \u4e2d\u6587\uff0c\u6ca1\u6709 abc\u5b57def",
-    "\u0e44\u0e17\u0e22\u0e44\u0e21\u0e48 \u0939\u093f\u0928\u094d\u0926\u0940 \u043c\u0438\u0440",
-    "http://a.b/c?d=e&f=g#h user@example.org #tag @name <b>html</b> &amp; {x} [y] \\z |",
-    "\u2581 lower \u2581block \u2581\u2581end\u2581 ##piece \u0120word </w> >>de<< the",
-    "a" * 120,
-    "!?.,;:" * 12,
-    "word " * 60,
-)  # fmt: skip
-
 # (texts, second texts, largest number of tokens of a row) -> rows; rows of tokens -> texts
 Encode = Callable[[list[str], list[str] | None, int | None], list[Encoded]]
 Decode = Callable[[list[list[int]]], list[str]]
@@ -74,17 +50,22 @@ class TokenizerProbe:
     def of(
         cls, checkpoint: Checkpoint, texts: Sequence[str], pairs: Sequence[str] | None = None
     ) -> TokenizerProbe:
-        """For a checkpoint, with some of its rows."""
+        """Take a checkpoint's tokenizer, with some of its rows."""
         tokenizer, writes = checkpoint.tokenizer, checkpoint.entry.decoder is not None
         difficult = difficult_texts(tokenizer)
-        firsts = [*difficult, *_some(texts, MOST_ROWS)]
-        seconds = [*difficult[7:], *difficult[:7], *_some(pairs or texts, MOST_ROWS)]
+        firsts = [*difficult, *evenly_spread(texts, MOST_ROWS)]
+        seconds = [*difficult[7:], *difficult[:7], *evenly_spread(pairs or texts, MOST_ROWS)]
         types = "token_type_ids" in checkpoint.entry.inputs
         return cls(tokenizer, firsts, None if writes else seconds, types, writes)
 
     def check_file(self, path: Path) -> None:
         """Compare the runtime's tokenizer in a file."""
         written = TextTokenizer(path)
+        some = evenly_spread(self.texts, MOST_CUT)
+        for prompt in prompts_of(self.tokenizer):
+            written.prefix = prompt
+            wanted = _encode(self.tokenizer, [prompt + text for text in some])
+            self._require_rows(some, wanted, written.encode(some), str(path))
         written.prefix = source_prefix(self.tokenizer)
 
         def encode(texts: list[str], pairs: list[str] | None, most: int | None) -> list[Encoded]:
@@ -96,11 +77,14 @@ class TokenizerProbe:
 
     def check_saved(self, directory: Path, opened: Any = None) -> None:
         """Compare the tokenizer, and its settings, that transformers opens in a directory."""
+        for_targets = opened
         if opened is None:
+            # The class that transformers opens may know no other language than that of sources.
+            saved = open_tokenizer(directory, writes=self.writes)
+            for_targets = reopened(self.tokenizer, saved)
             with quiet_transformers():
-                opened = transformers.AutoTokenizer.from_pretrained(
-                    directory, local_files_only=True
-                )
+                plain = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
+            opened = reopened(self.tokenizer, plain)
         for name in ("pad_token_id", "eos_token_id", "model_max_length", "truncation_side"):
             want, got = getattr(self.tokenizer, name), getattr(opened, name)
             if want != got:
@@ -116,12 +100,13 @@ class TokenizerProbe:
 
         self._require_same(encode, partial(_decode, opened), str(directory))
         if self.writes:  # targets may begin with another language token than sources
-            wanted, got = (_encode(x, self.texts, target=True) for x in (self.tokenizer, opened))
+            both = self.tokenizer, for_targets
+            wanted, got = (_encode(x, self.texts, target=True) for x in both)
             self._require_rows(self.texts, wanted, got, str(directory))
 
     def _require_same(self, encode: Encode, decode: Decode, where: str) -> None:
         prefix, tokenizer = source_prefix(self.tokenizer), self.tokenizer
-        some = _some(range(len(self.texts)), MOST_CUT)
+        some = evenly_spread(range(len(self.texts)), MOST_CUT)
         texts = [self.texts[i] for i in some]
         pairs: list[list[str] | None] = [None]
         pairs += [] if self.pairs is None else [[self.pairs[i] for i in some]]
@@ -134,6 +119,8 @@ class TokenizerProbe:
             rows = rows or [list(row) for row in wanted]
         if not self.writes:
             return
+        if getattr(tokenizer, "separate_vocabs", False):  # only ids of targets are decoded
+            rows = [list(row) for row in _encode(tokenizer, self.texts, target=True)]
         ids = sorted(set(target_ids(tokenizer).values()))
         tokens = [ids[i * len(ids) // _DECODED] for i in range(_DECODED)]
         tokens += sorted(tokenizer.added_tokens_decoder)[:_DECODED]
@@ -165,35 +152,6 @@ class TokenizerProbe:
             )
 
 
-def difficult_texts(tokenizer: Any) -> list[str]:
-    """Texts with all kinds of white space and Unicode, and with added and other tokens."""
-    # With two vocabularies, those of the target's.
-    size = min(len(tokenizer), len(target_ids(tokenizer)))
-    tokens = tokenizer.convert_ids_to_tokens(_some(range(size), 8 * _WORDS))
-    words = [str(x).strip("\u2581\u0120#").removesuffix("</w>") for x in tokens]
-    words = _some([x for x in words if len(x) > 1 and x.isalnum()], _WORDS) or ["word"]
-    added = [str(x) for _, x in sorted(tokenizer.added_tokens_decoder.items())]
-    texts = [*_TEXTS, *map(" ".join, in_chunks(words, 8))]
-    for token, a, b in zip(_some(added, MOST_ADDED), cycle(words), cycle(words[1:] or words)):
-        # In full-width characters, which many tokenizers normalize.
-        wide = "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in token)
-        texts += [
-            f"{a} {token} {b}",
-            f"{a}{token}{b} {token}{b} {a}{token}",
-            f"  {token}  {token}{token}\t{token}\n{token}.{b}",
-            f"{token}{b} {token.upper()} {token.lower()} {token[:-1]} {wide}",
-        ]
-    for some in in_chunks(added, 64):
-        texts += [f" {words[0]} ".join(some), "".join(some)]
-    return [text for text in texts if _is_readable(tokenizer, text)]
-
-
-def _some(items: Sequence[Item], most: int) -> list[Item]:
-    """At most so many items, evenly spread."""
-    count = min(len(items), most)
-    return [items[i * len(items) // count] for i in range(count)]
-
-
 def _encode(
     tokenizer: Any,
     texts: Sequence[str],
@@ -209,14 +167,6 @@ def _encode(
     # Without token types from the tokenizer, the model uses 0.
     types = encoded.get("token_type_ids") or [None] * len(texts)
     return [Encoded(*row) for row in zip(encoded["input_ids"], types, strict=True)]
-
-
-def _is_readable(tokenizer: Any, text: str) -> bool:
-    try:
-        _encode(tokenizer, [text])
-    except Exception:  # noqa: BLE001 # tokenizers without an unknown token raise plain Exception
-        return False
-    return True
 
 
 def _decode(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:

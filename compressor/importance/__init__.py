@@ -1,7 +1,7 @@
 """Scoring methods: how important is each head, and each neuron?
 
-A method is one class here, with its options and the place of its function, and a line in `METHODS`;
-`score_units` runs it. Nothing here imports torch: the options are part of the help.
+A method is one class here, with its options and the place of its function, and a line in
+`_METHODS`; `score_units` runs it. Nothing here imports torch: the options are part of the help.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from typing_extensions import override
+
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores, Sublayer, Units, units_of
 from compressor.options.bounds import Positive
 from compressor.options.declare import Options, option
-from compressor.options.table import Table, opened
+from compressor.options.table import Table, import_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,7 +31,11 @@ TrainedWeights = Literal["none", "encoder", "all"]
 
 
 class UnitMethod(Options):
-    """A method that chooses the units to keep: its options, and what it needs."""
+    """Base of all methods that choose the units to keep: scoring methods and learned masks.
+
+    A subclass is a set of options, which are its fields, and the class variables say what it needs;
+    a run reads nothing else about it.
+    """
 
     panel: ClassVar[str] = "Method"
 
@@ -42,13 +48,21 @@ class UnitMethod(Options):
 
     @property
     def trained_weights(self) -> TrainedWeights:
+        """The weights that the method trains along with its gates."""
         return "none"
 
     @property
     def measures_metric(self) -> bool:
+        """Whether the method computes the task's main metric of outputs of the model."""
         return False
 
-    def check_units(self, units: Set[Units]) -> None: ...
+    def check_units(self, units: Set[Units]) -> None:
+        """Raise `UsageError` if the method does not handle one of these kinds of units.
+
+        Args:
+            units: `heads`, `neurons` or both: those that are to be removed.
+        """
+
     def check_task(self, task: Task) -> None:
         """Raise `UsageError` if the method cannot handle models of the task."""
         if self.needs_answers and not task.has_answers:
@@ -59,24 +73,51 @@ class UnitMethod(Options):
             )
 
     def check_size(self, keep: Mapping[str, int], full: Mask) -> None:
-        """Raise `UsageError` if the pools of `keep` have too many units for the method."""
+        """Raise `UsageError` if the model has too many units for the method.
+
+        Args:
+            keep: the number of units to keep per pool (`heads`, `neurons` or a kind of sublayer).
+            full: the mask of the dense model, which has all units.
+        """
 
 
 class ScoringMethod(UnitMethod):
-    """Gives every unit a score that is comparable across layers (but see `NormalizedMethod`)."""
+    """Base of the methods that give every unit a score; units with the lowest are removed first.
+
+    Scores are comparable across sublayers, except for a `NormalizedMethod`, whose scores are
+    divided by their norm to make them so. A subclass names the function that computes its scores
+    in `function`, or overrides `score`.
+    """
 
     function: ClassVar[str]  # `module:function`, which `score` calls with the method and the job
     scores_neurons: ClassVar[bool] = True  # too, not heads alone
 
     def score(self, scoring: ScoringJob) -> RawScores:
-        """Score the units of all sublayers; the model is in evaluation mode."""
-        raw: RawScores = opened(self.function)(self, scoring)
+        """Score the units of `scoring.layers`; the model is in evaluation mode.
+
+        Args:
+            scoring: the model and the calibration batches. Units that its mask removes are gated to
+                zero while scores are computed.
+
+        Returns:
+            For each sublayer one number per unit, [units], higher is more important. Units that the
+            mask removes may have any finite number; `score_units` sets it to 0.
+        """
+        raw: RawScores = import_object(self.function)(self, scoring)
         return raw
 
     def normalization(self, mixed: bool) -> Normalize:
-        """What the scores of a sublayer are divided by; `mixed`: heads and neurons together."""
+        """How the scores of each sublayer are normalized.
+
+        Args:
+            mixed: whether heads and neurons are scored together.
+
+        Returns:
+            `layer`, to divide them by their L2 norm over the sublayer's units, or `none`.
+        """
         return "none"
 
+    @override
     def check_units(self, units: Set[Units]) -> None:
         if "neurons" in units and not self.scores_neurons:
             raise UsageError(
@@ -87,7 +128,11 @@ class ScoringMethod(UnitMethod):
 
 
 class NormalizedMethod(ScoringMethod):
-    """Scores that may be divided by the L2 norm over their sublayer's units."""
+    """Base of the methods whose scores are divided by their L2 norm over the sublayer's units.
+
+    So sublayers with large gradients do not keep all their units. Where heads and neurons are
+    scored together, scores are not normalized: the two would have to compare with each other.
+    """
 
     normalize: Normalize | None = option(
         None,
@@ -95,12 +140,13 @@ class NormalizedMethod(ScoringMethod):
         "heads and neurons are scored together.",
     )
 
+    @override
     def normalization(self, mixed: bool) -> Normalize:
         return self.normalize or ("none" if mixed else "layer")  # heads must compare with neurons
 
 
 class TokenwiseMethod(NormalizedMethod):
-    """Scores averaged over tokens or over examples."""
+    """Base of the methods that average over tokens or over examples, as `per` says."""
 
     per: Per = option(
         "token", help="Scores per token or per example; which one the papers have: docs/methods.md."
@@ -108,21 +154,31 @@ class TokenwiseMethod(NormalizedMethod):
 
 
 class Taylor(TokenwiseMethod):
-    """First-order change of the loss without the unit."""
+    """First-order change of the loss without the unit.
+
+    Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", equation 2.
+    """
 
     name: ClassVar[str] = "taylor"
     function = "compressor.importance.gradients:taylor_scores"
 
 
 class Fisher(NormalizedMethod):
-    """Mean squared gradient of the loss by the unit's gate."""
+    """Mean squared gradient of the loss by the unit's gate.
+
+    Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers": the diagonal of the
+    empirical Fisher information.
+    """
 
     name: ClassVar[str] = "fisher"
     function = "compressor.importance.gradients:fisher_scores"
 
 
 class Ablation(ScoringMethod):
-    """Measured loss, or metric, without the unit; slow, exact."""
+    """Measured loss, or metric, without the unit; slow, exact.
+
+    Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", section 3.2.
+    """
 
     name: ClassVar[str] = "ablation"
     function = "compressor.importance.ablation_runs:ablation_scores"
@@ -133,9 +189,11 @@ class Ablation(ScoringMethod):
     )
 
     @property
+    @override
     def measures_metric(self) -> bool:
         return self.ablate == "metric"
 
+    @override
     def check_task(self, task: Task) -> None:
         super().check_task(task)
         if self.measures_metric and not task.one_example_per_row:
@@ -147,7 +205,10 @@ class Ablation(ScoringMethod):
 
 
 class Confidence(NormalizedMethod):
-    """Mean of the head's largest attention weight; heads only."""
+    """Mean of the head's largest attention weight; heads only.
+
+    Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4.
+    """
 
     name: ClassVar[str] = "confidence"
     function = "compressor.importance.attention:confidence_scores"
@@ -155,7 +216,10 @@ class Confidence(NormalizedMethod):
 
 
 class Relevance(TokenwiseMethod):
-    """Layer-wise relevance propagation from the largest logit."""
+    """Layer-wise relevance propagation from the largest logit.
+
+    Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4 and appendix A.
+    """
 
     name: ClassVar[str] = "relevance"
     function = "compressor.importance.relevance:relevance_scores"
@@ -163,7 +227,10 @@ class Relevance(TokenwiseMethod):
 
 
 class SecondOrder(ScoringMethod):
-    """Error that remains after reconstruction from the other units."""
+    """Error that remains after reconstruction from the other units.
+
+    Optimal Brain Surgeon (Hassibi & Stork 1993) for whole units, as in ZipLM (Kurtic et al. 2023).
+    """
 
     name: ClassVar[str] = "second-order"
     function = "compressor.importance.second_order:second_order_scores"
@@ -177,11 +244,12 @@ class SecondOrder(ScoringMethod):
 
 
 class Magnitude(NormalizedMethod):
-    """Frobenius norm of the unit's weights in the output projection."""
+    """Frobenius norm of the unit's weights in the output projection, without any data."""
 
     name: ClassVar[str] = "magnitude"
     needs_rows: ClassVar[bool] = False
 
+    @override
     def score(self, scoring: ScoringJob) -> RawScores:
         values = {}
         for layer in scoring.layers:
@@ -193,11 +261,12 @@ class Magnitude(NormalizedMethod):
 
 
 class Random(NormalizedMethod):
-    """Random scores, a baseline."""
+    """Uniform random numbers as scores: a baseline that any other method has to beat."""
 
     name: ClassVar[str] = "random"
     needs_rows: ClassVar[bool] = False
 
+    @override
     def score(self, scoring: ScoringJob) -> RawScores:
         import numpy as np
 
@@ -226,7 +295,9 @@ class ScoringJob:
     # Value (0-100) and signature of the task's main metric, of outputs for all rows.
     metric: Callable[[Sequence[str]], tuple[float, str]] | None = None
     # Raises `InputError` where the metric could show no loss of these outputs; names the option.
-    require_sight: Callable[[str, Sequence[str]], None] = field(default=lambda asked, answers: None)
+    require_above_chance: Callable[[str, Sequence[str]], None] = field(
+        default=lambda asked, answers: None
+    )
     seed: int = 0
     device: str = "cpu"
     # Called with (steps done, total steps); a step is a batch, with `ablation` a pass.
@@ -236,7 +307,14 @@ class ScoringJob:
 
 @dataclass(frozen=True)
 class RawScores:
-    """A method's result: scores per layer, a signature of the settings, number of passes."""
+    """A method's result, before normalization.
+
+    Args:
+        values: sublayer name -> a score per unit, higher is more important.
+        signature: the settings that the scores depend on, `name:value` separated by `|`.
+        forward_passes: batches that the model was run on, on all ranks.
+        backward_passes: the same for gradients.
+    """
 
     values: dict[str, list[float]]
     signature: str
@@ -245,7 +323,20 @@ class RawScores:
 
 
 def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
-    """Score every unit of some sublayers; the model does not change."""
+    """Score every unit of some sublayers; the model does not change.
+
+    Args:
+        method: with its options.
+        scoring: the model and the calibration batches.
+
+    Returns:
+        The scores per sublayer, normalized as the method says, 0 for units that `scoring.mask`
+        removes; with the method's signature, seconds, and the number of passes.
+
+    Raises:
+        UsageError: the method does not score units of a sublayer's kind.
+        InputError: a score is not finite.
+    """
     from compressor.model.modes import evaluating  # imports torch
 
     method.check_units({units_of(layer.kind) for layer in scoring.layers})
@@ -258,8 +349,8 @@ def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
         scores = raw.values[layer.name]
         if not all(map(math.isfinite, scores)):
             raise InputError(
-                f"{method.name} scores of layer {layer.name} are not finite; check the checkpoint "
-                "and the calibration rows with `compress evaluate`",
+                f"{method.name} scores of layer {layer.name} are not finite; check what the "
+                "checkpoint answers to the calibration rows in PyTorch",
                 id="scores-not-finite",
             )
         # Also of methods by gradients, which a unit whose gate is zero still has.

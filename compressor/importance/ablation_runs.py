@@ -1,25 +1,25 @@
 """Ablation: runs of a model without one unit, with one alone, or without whole layers.
 
 Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", section 3.2. Layers below
-the ablated unit do not change and are not computed again, which saves about half of the work.
+the ablated unit do not change and are not computed again, which saves about half of the work. (In
+generation only the encoder's are reused: the decoder sees other tokens each time.)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from compressor import parallel
 from compressor.importance import Ablation, RawScores, ScoringJob
-from compressor.model.architectures import architecture_of
-from compressor.model.modes import evaluating, fixed_outputs, returned
-from compressor.model.sublayers import Mask, Sublayer
-from compressor.model.surgery import gated, mask_gates, skipped
-from compressor.tasks import Batch, Objective
+from compressor.model.modes import fixed_outputs, record_outputs
+from compressor.model.sublayers import Sublayer
+from compressor.model.surgery import gated, mask_gates
+from compressor.tasks import Batch
 
 BLOCK = 32  # neurons
 Unit = tuple[str, int]  # layer name, unit (the first one of a block of neurons)
@@ -30,14 +30,25 @@ Value = TypeVar("Value")
 def ablation_scores(method: Ablation, scoring: ScoringJob) -> RawScores:
     """How much the loss grows, or the metric falls, when a unit is gated to zero.
 
-    The loss is in nats per term (target token, row), the metric in points from 0 to 100. Neurons
-    are gated `BLOCK` at a time in their stored order, and get equal shares of the block's effect.
+    Neurons are gated `BLOCK` at a time in their stored order, and get equal shares of the block's
+    effect.
+
+    Args:
+        method: whether to measure the loss or the metric.
+        scoring: the model and the calibration batches.
+
+    Returns:
+        Differences in nats per loss term (target token, row), or in points of a metric from 0 to
+        100.
+
+    Raises:
+        InputError: the metric is at its lowest value for the dense model and could show no loss.
     """
     layers = scoring.layers
     if method.measures_metric:
         assert scoring.metric is not None
         baseline, outputs = outputs_without_units(scoring, layers)
-        scoring.require_sight("--ablate metric", baseline)
+        scoring.require_above_chance("--ablate metric", baseline)
         dense, signature = scoring.metric(baseline)
         signature = f"decrease:{signature}"
         values = {layer.name: [0.0] * layer.units for layer in layers}
@@ -55,7 +66,15 @@ def ablation_scores(method: Ablation, scoring: ScoringJob) -> RawScores:
 
 
 def losses_alone(scoring: ScoringJob) -> dict[str, list[float]]:
-    """Mean loss with each head alone in its layer, in nats per term; infinite for removed ones."""
+    """Mean loss with each head the only one of its sublayer.
+
+    Args:
+        scoring: the model and the calibration batches.
+
+    Returns:
+        Sublayer name -> a loss per head, in nats per loss term; infinite for heads that the mask
+        removes.
+    """
     keep = scoring.mask.keep
     return {
         name: [loss if kept else math.inf for loss, kept in zip(losses, keep[name], strict=True)]
@@ -65,7 +84,12 @@ def losses_alone(scoring: ScoringJob) -> dict[str, list[float]]:
 
 @torch.no_grad()
 def _mean_losses(scoring: ScoringJob, alone: bool = False) -> dict[str, list[float]]:
-    """Of each unit alone, or how much without it they grow; of a block of neurons for the first."""
+    """Mean losses by sublayer and unit; a block of neurons has its value at its first one.
+
+    Returns:
+        With `alone`, the loss with only this unit; otherwise the increase of the loss without it.
+        In nats per loss term.
+    """
     sums = {layer.name: torch.zeros(layer.units).double() for layer in scoring.layers}
     terms, baseline = 0, torch.tensor(0.0)
 
@@ -87,7 +111,16 @@ def _mean_losses(scoring: ScoringJob, alone: bool = False) -> dict[str, list[flo
 def outputs_without_units(
     scoring: ScoringJob, layers: Sequence[Sublayer], num_beams: int | None = None
 ) -> tuple[list[str], dict[Unit, list[str]]]:
-    """Outputs by row with all units of the mask, and without each of some layers."""
+    """Outputs of the model with all units of the mask, and without each unit of some sublayers.
+
+    Args:
+        scoring: the model and the calibration batches.
+        layers: whose units are removed one at a time (neurons in blocks).
+        num_beams: width of the beam search; None for the task's.
+
+    Returns:
+        The texts in the order of all ranks' rows, and for each unit the same without it.
+    """
     outputs: dict[Unit | None, dict[int, str]] = {}  # unit -> row -> output
     encoder = [layer for layer in scoring.layers if layer.stack == "encoder"]
 
@@ -105,11 +138,13 @@ def outputs_without_units(
 
 
 def blocks_of(scoring: ScoringJob, layer: Sublayer) -> list[list[int]]:
+    """The units of a sublayer that are gated together: single heads, or up to `BLOCK` neurons."""
     kept, size = scoring.mask.kept(layer.name), 1 if layer.is_attention else BLOCK
     return [kept[start : start + size] for start in range(0, len(kept), size)]
 
 
 def count_runs(scoring: ScoringJob, layers: Sequence[Sublayer]) -> int:
+    """Return the number of runs that `ablated` makes on this rank."""
     return len(scoring.batches) * (1 + sum(len(blocks_of(scoring, layer)) for layer in layers))
 
 
@@ -121,17 +156,26 @@ def ablated(
     *,
     alone: bool = False,
 ) -> Iterator[tuple[Batch, Unit | None, Value]]:
-    """Results of `run` for each batch with all units (None), then without each unit of `layers`.
+    """Run batches with all units of the mask, and without each unit of some sublayers.
 
-    Layers of `recorded` sublayers return their recorded output while they are below the unit; in
-    generation the decoder's may not. With `alone` all other units of the layer are gated instead.
+    Sublayers below the unit return their recorded outputs instead of being computed again.
+
+    Args:
+        scoring: the model and the batches.
+        layers: whose units are gated to zero one at a time (neurons in blocks).
+        recorded: sublayers whose outputs may be reused; in generation not those of the decoder.
+        run: computes a result of a batch.
+        alone: gate all other units of the sublayer instead.
+
+    Yields:
+        For each batch the result with all units (the unit is None), then one for each unit.
     """
     model, gates = scoring.model, mask_gates(scoring.mask)
     paths = {layer.layer_path for layer in recorded}
     done, total = 0, count_runs(scoring, layers)
     for batch in scoring.batches:
         batch = batch.to(scoring.device)
-        with gated(model, scoring.layers, gates), returned(model, paths) as outputs:
+        with gated(model, scoring.layers, gates), record_outputs(model, paths) as outputs:
             baseline = run(batch)
         yield batch, None, baseline
         scoring.progress(done := done + 1, total)
@@ -151,71 +195,3 @@ def ablated(
                     result = run(batch)
                 yield batch, (layer.name, block[0]), result
                 scoring.progress(done := done + 1, total)
-
-
-@torch.no_grad()
-def layers_to_drop(
-    model: nn.Module,
-    sublayers: Sequence[Sublayer],
-    batches: Sequence[Batch],
-    task: Objective,
-    numbers: Mapping[str, int],
-    device: str = "cpu",
-    progress: Callable[[int, int], None] = lambda done, total: None,
-    dropped: Collection[str] = (),
-) -> dict[str, float]:
-    """Which further layers to drop, `numbers` by stack, and the divergence in nats after each."""
-    mask, chosen = Mask.full(sublayers).without_layers(dropped), dict[str, float]()
-    left = dict(numbers)
-    kept = {"encoder.0"} if architecture_of(model).first_layer_stays(model.config) else set()
-    terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
-    model.to(device)
-    while any(left.values()):
-        excluded = mask.dropped | kept
-        names = [
-            name
-            for name in mask.layers()
-            if name not in excluded and left.get(name.partition(".")[0], 0)
-        ]
-        masks = [mask.without_layers([name]) for name in names]
-        sums = torch.zeros(len(masks), dtype=torch.float64)
-        with evaluating(model):
-            for on_host in batches:
-                batch = on_host.to(device)
-                target = _predictions(model, batch, task)
-                for number, candidate in enumerate(masks):
-                    with skipped(model, sublayers, candidate):
-                        predictions = _predictions(model, batch, task)
-                    sums[number] += float(task.divergence(predictions, target))
-        parallel.add_up(sums)
-        progress(len(chosen) + 1, sum(numbers.values()))
-        means = sums / terms
-        least = int(means.argmin())
-        mask, name = masks[least], names[least]
-        left[name.partition(".")[0]] -= 1
-        chosen[name] = float(means[least])
-    model.to("cpu")
-    return chosen
-
-
-@torch.no_grad()
-def divergence(
-    model: nn.Module,
-    dense: nn.Module,
-    batches: Sequence[Batch],
-    task: Objective,
-    device: str = "cpu",
-) -> float:
-    """Mean divergence of a model's predictions from the dense one's, in nats per loss term."""
-    total = 0.0
-    with evaluating(model), evaluating(dense):
-        for on_host in batches:
-            batch = on_host.to(device)
-            target = _predictions(dense, batch, task)
-            total += float(task.divergence(_predictions(model, batch, task), target))
-    terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
-    return parallel.total(total) / terms
-
-
-def _predictions(model: nn.Module, batch: Batch, task: Objective) -> Tensor:
-    return task.predictions(task.logits(model, batch)[task.term_mask(batch)])

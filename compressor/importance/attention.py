@@ -1,7 +1,8 @@
 """Attention probabilities of every head, and scores by them.
 
-They are computed from queries and keys, so the model keeps its own attention kernel; where scores
-are more than products of these, they are the outputs of the softmax of eager attention.
+They are computed from the outputs of the query and key projections, so the model keeps its own
+attention kernel. Where scores are more than products of queries and keys (relative positions), the
+model runs its eager attention, and the probabilities are the outputs of its softmax.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from transformers import PreTrainedModel
 from compressor import parallel
 from compressor.importance import Confidence, RawScores, ScoringJob
 from compressor.model.architectures import architecture_of
-from compressor.model.modes import hooks, returned
+from compressor.model.modes import computing_all_tokens, hooks, record_outputs
 from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Batch
@@ -33,7 +34,17 @@ Visit = Callable[[Sublayer, Tensor, Tensor, Batch], None]
 
 @torch.no_grad()
 def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
-    """Call `visit` once per layer and batch of a forward pass; the passes of all ranks."""
+    """Run all batches forward and call `visit` once per attention sublayer and batch.
+
+    Args:
+        scoring: the model and the batches; its layers are attention.
+        visit: called with the sublayer, its probabilities [batch, heads, queries, keys] in float32,
+            the keys that each query attends to (bool, broadcastable to the same shape), and the
+            batch on the device.
+
+    Returns:
+        The number of batches on all ranks: that many forward passes were made.
+    """
     model, total = scoring.model, len(scoring.batches)
     plain = architecture_of(model).plain_scores
     # Where scores are more than products, these may be one projection for all.
@@ -65,10 +76,11 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
     for done, batch in enumerate(scoring.batches, 1):
         batch = batch.to(scoring.device)
         record: AbstractContextManager[Any] = (
-            returned(model, projections) if plain else _softmax_outputs(model)
+            record_outputs(model, projections) if plain else _softmax_outputs(model)
         )
         with (
             gated(model, scoring.layers, mask_gates(scoring.mask)),
+            computing_all_tokens(model),
             record as recorded,
             hooks(
                 model.get_submodule(layer.output).register_forward_pre_hook(
@@ -84,6 +96,7 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
 
 @contextmanager
 def _softmax_outputs(model: Any) -> Iterator[_SoftmaxOutputs]:
+    """Within the context, attention is computed in eager mode and its softmax is recorded."""
     # Each stack of T5 has a configuration of its own, which transformers 5.17 does not change.
     parts = [x for x in model.modules() if isinstance(x, PreTrainedModel)]
     kernels = [part.config._attn_implementation for part in parts]
@@ -98,6 +111,8 @@ def _softmax_outputs(model: Any) -> Iterator[_SoftmaxOutputs]:
 
 
 class _SoftmaxOutputs(TorchFunctionMode):
+    """Keeps the latest output of a softmax while the context lasts."""
+
     last: Tensor
 
     def __torch_function__(
@@ -110,11 +125,14 @@ class _SoftmaxOutputs(TorchFunctionMode):
 
 
 def confidence_scores(method: Confidence, scoring: ScoringJob) -> RawScores:
-    """Mean over real query tokens of a head's largest attention weight, between 0 and 1.
+    """Mean over real query tokens of a head's largest attention weight.
 
     Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4. Boundary tokens are
     excluded as queries and as keys (without renormalizing weights), and so are queries that attend
     to them alone.
+
+    Returns:
+        Numbers between 0 and 1; NaN without a query that counts.
     """
     sums = {x.name: torch.zeros(x.units, dtype=torch.float64) for x in scoring.layers}
     counts = dict.fromkeys(sums, 0)

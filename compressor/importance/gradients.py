@@ -1,7 +1,8 @@
 """Every unit's output and its gradient, from one forward and one backward pass; scores by them.
 
 A unit is a slice a_h of the output projection's input. With a gate xi_h = 1 on its output, dL/d
-xi_h is the sum over an example's tokens of a_h . dL/da_h.
+xi_h is the sum over an example's tokens of a_h . dL/da_h. No weight needs a gradient, so none is
+computed, and nothing is recorded before the first attention output.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from compressor import parallel
 from compressor.importance import Fisher, RawScores, ScoringJob, Taylor
-from compressor.model.modes import evaluating, frozen, hooks
+from compressor.model.modes import evaluating, frozen, hooks, tokens_of
 from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import Hook, gated, mask_gates
 
@@ -25,10 +26,21 @@ Visit = Callable[[Sublayer, Tensor, Tensor, Tensor], None]
 def visit_gradients(
     scoring: ScoringJob, visit: Visit, layers: Sequence[Sublayer] | None = None
 ) -> int:
-    """Run the passes over all batches and call `visit` once per batch and layer, by default of all.
+    """Run all batches forward and backward and call `visit` once per sublayer and batch.
 
-    The loss is the sum over the batch's terms, so rows do not depend on others of their batch.
-    Returns the number of batches on all ranks.
+    The loss is the sum over the batch's loss terms, so what a row contributes does not depend on
+    the rows it is batched with.
+
+    Args:
+        scoring: the model and the batches.
+        visit: called with the sublayer, the outputs of its units [batch, tokens, units, unit
+            width], the gradient of the loss by them in the same shape, and the real tokens [batch,
+            tokens].
+        layers: the sublayers to visit; by default all of `scoring.layers`.
+
+    Returns:
+        The number of batches on all ranks: that many forward and that many backward passes were
+        made.
     """
     model, total = scoring.model, len(scoring.batches)
     layers = scoring.layers if layers is None else layers
@@ -50,7 +62,10 @@ def visit_gradients(
             batch = batch.to(scoring.device)
             visiting = hooks(
                 model.get_submodule(x.output).register_forward_pre_hook(
-                    hook(x, scoring.task.token_mask(batch, x.kind))
+                    hook(
+                        x,
+                        tokens_of(scoring.task.token_mask(batch, x.kind), model, x.layer_path),
+                    )
                 )
                 for x in layers
             )
@@ -74,10 +89,14 @@ def zeros(scoring: ScoringJob) -> dict[str, Tensor]:
 
 
 def taylor_scores(method: Taylor, scoring: ScoringJob) -> RawScores:
-    """Mean |a_h . dL/da_h| over real tokens, or over examples of its sum over tokens.
+    """Mean |a_h . dL/da_h| over real tokens, or over examples of its sum over tokens, in nats.
 
     Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", equation 2: their
     formula takes the absolute value per example, their code per token.
+
+    Args:
+        method: its `per` says which of the two means.
+        scoring: the model and the calibration batches.
     """
     sums = zeros(scoring)
     counts = {name: total.new_zeros(()) for name, total in sums.items()}
@@ -98,7 +117,7 @@ def taylor_scores(method: Taylor, scoring: ScoringJob) -> RawScores:
 
 
 def fisher_scores(method: Fisher, scoring: ScoringJob) -> RawScores:
-    """Mean over examples of (dL/d xi_h)^2, L being a whole example's log-likelihood.
+    """Mean over examples of (dL/d xi_h)^2, in nats squared, L being an example's log-likelihood.
 
     The diagonal of the empirical Fisher information: Kwon et al. 2022, "A Fast Post-Training
     Pruning Framework for Transformers", mask search.

@@ -1,10 +1,16 @@
 """Relevance: how much a unit contributes to the top-1 logit, by layer-wise relevance propagation.
 
-Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4 and appendix A. With the basic
+Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4 and appendix A. Relevance starts
+at the largest logit and flows back in proportion to what every neuron contributes. With the basic
 rule (R_u = sum over v of W_uv u / (sum over u' of W_u'v u' + bias) R_v) this is gradient times
-input of a model in which constant factors are: attention probabilities, the standard deviation in
-layer normalization, and f(x) / x at an activation f. docs/methods.md has the differences to the
-paper, and the patent on the technique.
+input of a model in which everything that is not linear is a constant factor: a unit's relevance is
+a_h . d logit / d a_h. The constant factors are
+
+- attention probabilities: relevance passes through the values alone;
+- the standard deviation in layer normalization (subtracting the mean is linear);
+- f(x) / x at an activation f: relevance passes through unchanged.
+
+docs/methods.md has the differences to the paper, and the patent on the technique.
 """
 
 from __future__ import annotations
@@ -21,8 +27,14 @@ from torch.overrides import TorchFunctionMode
 from compressor import parallel
 from compressor.importance import Per, RawScores, Relevance, ScoringJob
 from compressor.importance.gradients import require_gradient, zeros
-from compressor.model.architectures import find_sublayers
-from compressor.model.modes import frozen, hooks, is_normalization, received
+from compressor.model.layers import find_sublayers
+from compressor.model.modes import (
+    computing_all_tokens,
+    frozen,
+    hooks,
+    is_normalization,
+    record_inputs,
+)
 from compressor.model.sublayers import parts_of
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Batch
@@ -32,17 +44,25 @@ _FACTORS = frozenset({"query", "key", "gate"})
 
 
 def relevance_scores(method: Relevance, scoring: ScoringJob) -> RawScores:
-    """A unit's share of its layer's relevance, averaged over target positions (or rows).
+    """A unit's share of its sublayer's relevance, averaged over target positions (or rows).
 
     The relevance of a unit is the signed sum over its columns and tokens; shares are of absolute
     values. `per="token"` takes the top-1 logit of every position by itself, as the paper does, in a
     backward pass each; `per="example"` their sum, where contributions of opposite sign cancel.
+
+    Args:
+        method: its `per` says which of the two.
+        scoring: the model and the calibration batches.
+
+    Returns:
+        Shares between 0 and 1, which add up to 1 over a sublayer.
     """
     shares = zeros(scoring)
     counted = backward = 0
     model, total = scoring.model, len(scoring.batches)
     gates = gated(model, scoring.layers, mask_gates(scoring.mask))
-    with frozen(model), gates, _linearized(model):
+    # A fused projection of all tokens' queries and keys has one output for hooks.
+    with frozen(model), gates, _linearized(model), computing_all_tokens(model):
         for done, batch in enumerate(scoring.batches, 1):
             positions, passes = _add_batch(scoring, batch.to(scoring.device), method.per, shares)
             counted += positions
@@ -57,7 +77,11 @@ def relevance_scores(method: Relevance, scoring: ScoringJob) -> RawScores:
 def _add_batch(
     scoring: ScoringJob, batch: Batch, per: Per, shares: dict[str, Tensor]
 ) -> tuple[int, int]:
-    """Add the shares of a batch; the positions or rows counted, and the backward passes."""
+    """Add a batch's shares of relevance to `shares`, sublayer name -> [units].
+
+    Returns:
+        The number of positions (or rows) that were counted, and of backward passes.
+    """
     outputs: dict[str, Tensor] = {}  # inputs of output projections, [batch, tokens, units x width]
 
     def take(name: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -69,7 +93,7 @@ def _add_batch(
         module.register_forward_pre_hook(partial(take, name)) for name, module in modules.items()
     )
     projection = scoring.model.get_output_embeddings()  # type: ignore[operator]
-    with watching, received(projection) as last, torch.enable_grad():
+    with watching, record_inputs(projection) as last, torch.enable_grad():
         logits = scoring.task.logits(scoring.model, batch).float()
     top = logits.max(-1).values.reshape(len(batch.rows), -1)  # [batch, positions]
     real = scoring.task.term_mask(batch).reshape(top.shape)
@@ -87,7 +111,16 @@ def _add_batch(
 
 
 def _gradients(top: Tensor, units: list[Tensor], last: list[Tensor]) -> Iterator[Sequence[Tensor]]:
-    """The gradients of each column of `top` [batch, positions] by the units' outputs."""
+    """Yield the gradients of each column of `top` by the units' outputs.
+
+    Args:
+        top: top-1 logits, [batch, positions].
+        units: inputs of output projections, [batch, tokens, units x width] for each sublayer.
+        last: the input of the output embedding, [batch, positions, width], if the model has one.
+
+    Yields:
+        For each position a gradient of the same shape for each of `units`.
+    """
     count = top.shape[1]
     # A translator's logit depends on the last hidden state of its own position alone, so one
     # backward pass through the output projection, the most expensive part, serves all positions.
@@ -128,6 +161,7 @@ def _linearized(model: nn.Module) -> Iterator[None]:
 
 
 def _fixed_norm(module: nn.LayerNorm, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    """Layer normalization whose standard deviation is a constant in the backward pass."""
     centered = inputs[0] - inputs[0].mean(-1, keepdim=True)
     deviation = (centered.detach().square().mean(-1, keepdim=True) + module.eps).sqrt()
     scaled = centered / deviation
@@ -137,19 +171,23 @@ def _fixed_norm(module: nn.LayerNorm, inputs: tuple[Tensor, ...], output: Tensor
 
 
 def _scaled(x: Tensor, y: Tensor) -> Tensor:
-    """y as x times a constant."""
+    """The value y, computed as x times a constant: the gradient is y / x, or 0 where x is 0."""
     return x * torch.where(x == 0, 0, y / x).detach()
 
 
 def _detach_factors(
     roles: Sequence[str], module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
 ) -> Tensor:
+    """The output of a projection, without gradients in the parts that are constant factors."""
     parts = zip(roles, output.chunk(len(roles), dim=-1), strict=True)
     return torch.cat([x.detach() if role in _FACTORS else x for role, x in parts], dim=-1)
 
 
 class _LinearTanh(TorchFunctionMode):
-    """RoBERTa's classification head calls tanh as a function, which hooks do not see."""
+    """Replaces tanh by a linear function with the same value.
+
+    RoBERTa's classification head calls it as a function, which hooks on modules do not see.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

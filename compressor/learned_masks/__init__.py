@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import model_validator
+from typing_extensions import override
 
 from compressor.budgets.units import MULTIPLES, Multiples
 from compressor.errors import UsageError
@@ -19,7 +20,7 @@ from compressor.importance import TrainedWeights, UnitMethod
 from compressor.model.sublayers import Mask, Scores
 from compressor.options.bounds import Count, Positive
 from compressor.options.declare import option
-from compressor.options.table import Table, opened
+from compressor.options.table import Table, import_object
 from compressor.training import PATIENCE, TrainingJob, rate_option
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
 
 
 class LearnedMask(UnitMethod):
-    """Trains a gate for every unit; open gates become the mask."""
+    """Base of the methods that train a gate for every unit; open gates become the mask.
+
+    A subclass has its options as fields, and `make_gates` makes its gates. The loop, the data, the
+    held-out rows and the weights trained along are the same for all.
+    """
 
     learns: ClassVar[bool] = True
     needs_answers: ClassVar[bool] = True
@@ -56,11 +61,20 @@ class LearnedMask(UnitMethod):
         return self
 
     @abstractmethod
-    def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates: ...
+    def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates:
+        """Return untrained gates for the units of a layout.
+
+        Args:
+            layout: the position of each unit's gate, and how many units to keep.
+            job: its device, and its penalty for methods that take one.
+        """
+
     @property
+    @override
     def trained_weights(self) -> TrainedWeights:
         return self.train_weights
 
+    @override
     def check_size(self, keep: Mapping[str, int], full: Mask) -> None:
         gates = sum(full.total(pool) for pool in keep)  # only units of these pools have gates
         if self.most_units is not None and gates > self.most_units:
@@ -73,11 +87,15 @@ class LearnedMask(UnitMethod):
 
 
 class HardConcrete(LearnedMask):
-    """Gates with an expected-L0 penalty; a Lagrangian leads them to the wanted count."""
+    """Gates with an expected-L0 penalty; a Lagrangian leads them to the wanted count.
+
+    Louizos et al. 2018; for heads Voita et al. 2019, section 5; for counts CoFi, Xia et al. 2022.
+    """
 
     name: ClassVar[str] = "hard-concrete"
     takes_penalty: ClassVar[bool] = True
 
+    @override
     def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates:
         from compressor.learned_masks.hard_concrete_gates import HardConcreteGates
 
@@ -85,7 +103,10 @@ class HardConcrete(LearnedMask):
 
 
 class Subset(LearnedMask):
-    """Differentiable subset pruning, for heads."""
+    """Differentiable subset pruning, for heads.
+
+    Li, Cotterell & Sachan 2021, "Differentiable Subset Pruning of Transformer Heads".
+    """
 
     name: ClassVar[str] = "subset"
     most_units: ClassVar[int | None] = 2000  # gates then take 0.8 seconds per step on one core
@@ -94,6 +115,7 @@ class Subset(LearnedMask):
         "gumbel", help="subset: gumbel or straight-through."
     )
 
+    @override
     def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates:
         from compressor.learned_masks.subset_gates import SubsetGates
 
@@ -121,6 +143,8 @@ class LearningJob(TrainingJob):
 
 @dataclass(frozen=True)
 class Learned:
+    """A mask that was learned, and the weights that belong to it."""
+
     mask: Mask
     # Learned parameter of each unit's gate, higher is kept; units without a gate have the largest.
     scores: Scores
@@ -129,6 +153,18 @@ class Learned:
 
 
 def learn(method: LearnedMask, job: LearningJob) -> Learned:
-    """Learn a mask of the wanted counts (rounded up to whole groups), and its weights."""
-    learned: Learned = opened("compressor.learned_masks.learning:run")(method, job)
+    """Learn a mask.
+
+    Args:
+        method: with its options.
+        job: the dense model, the data, and how many units to keep.
+
+    Returns:
+        The mask, which keeps as many units as were asked for (of units that are kept in groups, the
+        fewest that are no less; with a penalty, as many as it leads to), and trained weights.
+
+    Raises:
+        InputError: too few rows to hold some out, or a loss that is not finite.
+    """
+    learned: Learned = import_object("compressor.learned_masks.learning:run")(method, job)
     return learned

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from compressor import parallel
 from compressor.learned_masks.base import GateLayout, Gates
@@ -43,7 +44,15 @@ _TOLERANCE = 0.02  # share of a pool by which its expected number of units may m
 
 
 def sample(log_alpha: Tensor, uniform: Tensor) -> Tensor:
-    """Gates in [0, 1] from uniform noise of the same shape; differentiable in `log_alpha`."""
+    """Draw hard concrete gates (section 2.2 of Louizos et al.).
+
+    Args:
+        log_alpha: parameters, of any shape.
+        uniform: noise in (0, 1), of the same shape.
+
+    Returns:
+        Gates in [0, 1], of the same shape, differentiable in `log_alpha`.
+    """
     concrete = torch.sigmoid((torch.logit(uniform, eps=1e-6) + log_alpha) / BETA)
     return (concrete * (ZETA - GAMMA) + GAMMA).clamp(0, 1)
 
@@ -72,6 +81,10 @@ class Lagrangian:
     and t falls linearly from 1 to the wanted share while training warms up. The multipliers are in
     units of the loss's sensitivity to a gate (the running mean of |dL/dg| over the pool, times the
     pool's size), which differs a hundredfold between models; so one learning rate suits all.
+
+    Args:
+        layout: the pools, and how many of their units are kept.
+        device: where multipliers and gradients are.
     """
 
     def __init__(self, layout: GateLayout, device: str) -> None:
@@ -84,6 +97,7 @@ class Lagrangian:
         self._wanted = torch.tensor([float(pool.count) for pool in pools], device=device)
 
     def target(self, progress: float) -> Tensor:
+        """The target number of units of each pool at this point of the training, [pools]."""
         share = min(1.0, progress / WARMUP)
         return self._sizes + (self._wanted - self._sizes) * share
 
@@ -102,7 +116,15 @@ class Lagrangian:
         self._gradient.zero_()
 
     def penalty(self, expected: Tensor, progress: float) -> Tensor:
-        """A zero whose gradient is descent on the gates, ascent on the multipliers."""
+        """A zero whose gradient is descent on the gates and ascent on the multipliers.
+
+        Args:
+            expected: expected number of open gates of each pool, [pools].
+            progress: completed share of the training.
+
+        Returns:
+            A scalar in nats.
+        """
         excess = (expected - self.target(progress)) / self._sizes
         linear, square = self.multipliers.unbind(1)
         down = linear.detach() * excess + square.detach() * excess**2
@@ -111,12 +133,21 @@ class Lagrangian:
         return (unit * (down - up)).sum()
 
     def reached(self, expected: Tensor, progress: float) -> bool:
+        """Whether warm-up is over and every pool's expected count is within 2 % of its size."""
         close = (expected - self._wanted).abs() <= (_TOLERANCE * self._sizes).clamp_min(0.5)
         return progress >= WARMUP and bool(close.all())
 
 
 class HardConcreteGates(Gates):
-    """Gates with a parameter log alpha each, [n]; `penalty` is Voita et al.'s lambda."""
+    """Gates with a parameter log alpha each, [n].
+
+    Args:
+        layout: the position of each unit's gate.
+        device: where the parameters are.
+        penalty: Voita et al.'s lambda, in nats per open head; the number of heads is then whatever
+            it leads to. None: the layout says how many units are wanted.
+        learning_rate: of the gates; None for `LEARNING_RATE`.
+    """
 
     def __init__(
         self, layout: GateLayout, device: str, penalty: float | None, learning_rate: float | None
@@ -126,6 +157,7 @@ class HardConcreteGates(Gates):
         self.lagrangian = Lagrangian(layout, device) if penalty is None else None
         self.rate = learning_rate or LEARNING_RATE
 
+    @override
     def groups(self) -> list[dict[str, Any]]:
         constant = {"decay": False, "weight_decay": 0.0, "clip": float("inf")}
         groups = [{"params": [self.values], "lr": self.rate, **constant}]
@@ -134,6 +166,7 @@ class HardConcreteGates(Gates):
             groups.append({"params": multipliers, "lr": MULTIPLIER_RATE, **constant})
         return groups
 
+    @override
     def tensors(self) -> dict[str, Tensor]:
         lagrangian = self.lagrangian
         if lagrangian is None:
@@ -141,6 +174,7 @@ class HardConcreteGates(Gates):
         learned = {"multipliers": lagrangian.multipliers, "sensitivity": lagrangian.sensitivity}
         return super().tensors() | learned
 
+    @override
     def draw(self, progress: float) -> Tensor:
         uniform = moved_to(self.values.device, torch.rand(self.layout.total))
         gates = sample(self.values, uniform)
@@ -148,10 +182,12 @@ class HardConcreteGates(Gates):
             gates.register_hook(self.lagrangian.observe)
         return gates
 
+    @override
     def take_step(self) -> None:
         if self.lagrangian is not None:
             self.lagrangian.take_step()
 
+    @override
     def without_noise(self, progress: float) -> Tensor:
         return expected_gate(self.values)
 
@@ -159,26 +195,31 @@ class HardConcreteGates(Gates):
         """Expected number of open gates of each pool, [pools]; none counts below its floor."""
         return self.layout.count(open_probability(self.values))
 
+    @override
     def penalty(self, progress: float) -> Tensor:
         if self.lagrangian is None:
             assert self.per_head is not None
             return self.per_head * self.expected().sum()
         return self.lagrangian.penalty(self.expected(), progress)
 
+    @override
     def mask_penalty(self, mask: Mask) -> float:
         return 0.0 if self.per_head is None else self.per_head * mask.count()
 
+    @override
     def mask(self) -> Mask:
         if self.lagrangian is not None:
             return super().mask()
         log_alpha = self.values.detach().cpu()
         return self.layout.mask_of(log_alpha, log_alpha > 0)  # 1 is then more probable than 0
 
+    @override
     def converged(self, progress: float) -> bool:
         if self.lagrangian is None:
             return progress >= EVALUATED_FROM
         return self.lagrangian.reached(self.expected().detach(), progress)
 
+    @override
     def status(self, progress: float) -> str:
         expected = self.expected().tolist()
         if self.lagrangian is None:
@@ -193,6 +234,7 @@ class HardConcreteGates(Gates):
             )
         )
 
+    @override
     def signature(self) -> str:
         goal = "lagrangian" if self.per_head is None else f"penalty:{self.per_head:g}"
         return f"{goal}|start:{START:g}|gate-learning-rate:{self.rate:g}"

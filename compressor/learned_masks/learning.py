@@ -10,27 +10,33 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from compressor import parallel
 from compressor.budgets.units import NEURONS
 from compressor.importance import TrainedWeights
 from compressor.learned_masks import Learned, LearnedMask, LearningJob
 from compressor.learned_masks.base import GateLayout, Gates, distance_from_hard
-from compressor.model.architectures import layer_paths
-from compressor.model.modes import masks_unread
+from compressor.model.layers import layer_paths
+from compressor.model.modes import skip_mask_inspection
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import gated
 from compressor.parallel import sharding
 from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
-from compressor.training.loop import Problem, Schedule, Trained, train
+from compressor.training.loop import Problem, Schedule, train
+from compressor.training.state import Trained
 
 FITTING = 0.25  # share of the epochs for fine-tuning trained weights with the final mask
 _NOTABLE = 0.05  # relative change of the loss by making the gates hard, which the report mentions
 
 
-@sharding.noticing_lost_ranks()
+@sharding.translate_rank_errors()
 def run(method: LearnedMask, job: LearningJob) -> Learned:
+    """Train the gates, decide on the mask, and fit trained weights to it; see `learn`.
+
+    Fitting that does not lower the loss on the held-out rows is undone.
+    """
     gates = method.make_gates(GateLayout(job.layers, job.keep, job.floors, job.multiples), job)
     began = time.perf_counter()
     rows, held = hold_out(job.examples, job.seed)
@@ -93,7 +99,13 @@ def _model(method: LearnedMask, job: LearningJob) -> Iterator[nn.Module]:
 
 
 def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.Parameter]:
-    """The weights to train, by name; `encoder` is without those that a decoder or a head shares."""
+    """The weights to train, by name.
+
+    Args:
+        model: in which some parameters may be frozen already.
+        which: `encoder` is a translator's encoder without what its decoder shares (embeddings), so
+            that the decoder stays as it is; of an encoder with a head it is all but the head.
+    """
     if which == "none":
         return {}
     parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -108,7 +120,17 @@ def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.
 
 
 class GatedModel(Problem):
-    """The model to train, and its loss with some gates; as a `Problem`, with the final mask."""
+    """The model to train, and its loss with some gates.
+
+    Used as a `Problem`, it is the training of the weights alone, with the final mask.
+
+    Args:
+        model: on the job's device; only the trained weights require gradients.
+        layout: the position of each unit's gate.
+        options: which weights are trained, at what rate.
+        job: the task and the device.
+        held: this rank's batches to validate on.
+    """
 
     gates: Tensor  # of the final mask
 
@@ -120,14 +142,18 @@ class GatedModel(Problem):
         job: LearningJob,
         held: Sequence[Batch],
     ) -> None:
-        self.model, self.layout, self.held = model, layout, held
-        self.task, self.device = job.task, job.device
+        self.model = model
+        self.layout = layout
+        self.held = held
+        self.task = job.task
+        self.device = job.device
         self.rate = options.learning_rate or job.task.learning_rate
         self.parameters = trained_parameters(model, options.train_weights)
         kept = {id(parameter) for parameter in self.parameters.values()}
         for parameter in model.parameters():
             parameter.requires_grad_(id(parameter) in kept)
 
+    @override
     def groups(self) -> list[dict[str, Any]]:
         # Weight matrices with weight decay, biases and normalization without.
         matrices = [p for p in self.parameters.values() if p.dim() > 1]
@@ -138,28 +164,45 @@ class GatedModel(Problem):
         ]
         return [group for group in groups if group["params"]]
 
+    @override
     def tensors(self) -> dict[str, Tensor]:
         return {f"weights.{name}": parameter for name, parameter in self.parameters.items()}
 
+    @override
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
         return self.loss_with(batch, self.gates, whole)
 
+    @override
     def validate(self, progress: float) -> float:
         return self.held_out_loss(self.gates)
 
+    @override
     def status(self) -> str:
         return "weights on the final mask"
 
     def loss_with(self, batch: Batch, gates: Tensor, whole: Batch | None = None) -> Tensor:
-        """Loss as in `Problem`; with dropout if weights are trained, as in fine-tuning."""
+        """Loss as in `Problem`, with some gates.
+
+        If weights are trained, with dropout, as in fine-tuning.
+
+        Args:
+            batch: on the device.
+            gates: [n].
+            whole: the larger batch that this is a part of, if it is one.
+        """
         self.model.train(bool(self.parameters))
         gating = gated(self.model, self.layout.gated, self.layout.split(gates))
-        with gating, masks_unread(self.device):
+        with gating, skip_mask_inspection(self.device):
             loss: Tensor = self.task.loss(self.model, batch)
         return loss / self.task.loss_terms((whole or batch).host)
 
     @torch.no_grad()
     def held_out_loss(self, gates: Tensor) -> float:
+        """Mean loss on the held-out rows of all ranks, without dropout, in nats per loss term.
+
+        Args:
+            gates: [n].
+        """
         total, terms = 0.0, 0
         self.model.eval()
         with gated(self.model, self.layout.gated, self.layout.split(gates)):
@@ -172,25 +215,32 @@ class GatedModel(Problem):
 
 
 class LearnGates(Problem):
+    """The training of gates, and of weights along with them, validated with the hard mask."""
+
     def __init__(self, gated_model: GatedModel, gates: Gates) -> None:
         self.gated_model, self.gates = gated_model, gates
         self._progress = 0.0
 
+    @override
     def groups(self) -> list[dict[str, Any]]:
         return self.gates.groups() + self.gated_model.groups()
 
+    @override
     def tensors(self) -> dict[str, Tensor]:
         return self.gates.tensors() | self.gated_model.tensors()
 
+    @override
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
         loss = self.gated_model.loss_with(batch, self.gates.draw(progress), whole)
         terms = self.gated_model.task.loss_terms
         share = 1.0 if whole is None else terms(batch.host) / terms(whole.host)
         return loss + self.gates.penalty(progress) * share
 
+    @override
     def take_step(self) -> None:
         self.gates.take_step()
 
+    @override
     def validate(self, progress: float) -> float | None:
         self._progress = progress
         if not self.gates.converged(progress):
@@ -200,6 +250,7 @@ class LearnGates(Problem):
         return value + self.gates.mask_penalty(mask)
 
     @torch.no_grad()
+    @override
     def status(self) -> str:
         largest, mean = distance_from_hard(self.gates.without_noise(self._progress))
         return (
@@ -211,7 +262,17 @@ class LearnGates(Problem):
 def _harden(
     gated_model: GatedModel, gates: Gates, trained: Trained, epochs: int
 ) -> tuple[float, list[str]]:
-    """The held-out loss with the hard mask, and sentences on it."""
+    """Compare the relaxed gates with the hard mask.
+
+    Args:
+        gated_model: the model, with the best weights.
+        gates: with the best values.
+        trained: the training of the gates.
+        epochs: of the whole training of the gates.
+
+    Returns:
+        The held-out loss with the hard mask, in nats per term, and sentences for the report.
+    """
     done = (trained.best_epoch or trained.history[-1]["epoch"]) / epochs
     with torch.no_grad():
         relaxed = gates.without_noise(done)

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from compressor.learned_masks.base import GateLayout, Gates, UnitGroup
 from compressor.tasks.batching import moved_to
@@ -33,10 +34,15 @@ _OUTSIDE = -1e30  # a logit with probability 0; an infinite one would make NaN g
 
 
 def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) -> list[Tensor]:
-    """The groups that select one element each: [groups, n] bool for each round, True at members.
+    """Plan which groups select one element each, round by round.
 
-    `layers`, with the least number of units each keeps, select first. `pools` are each the union of
-    some layers, with its number of kept units; n is `total`.
+    Args:
+        layers: with the least number of units each keeps; they select first.
+        pools: each the union of some layers, with its number of kept units.
+        total: number of units, n.
+
+    Returns:
+        For each round [groups, n] bool; a group's row is True at its members.
     """
     by_round = [
         [layer.members for layer in layers if layer.count > turn]
@@ -58,7 +64,18 @@ def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) 
 
 
 def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -> Tensor:
-    """Gates [n] of noisy scores [n] that sum to the number of elements that `plan` selects."""
+    """Relaxed gates that sum to the number of elements that a plan selects.
+
+    A gate can exceed 1 while the temperature is high.
+
+    Args:
+        scores: noisy, [n].
+        plan: from `rounds`; without any round all gates are 0.
+        temperature: above 0; the lower, the nearer gates are to 0 and 1.
+
+    Returns:
+        [n], differentiable in `scores`.
+    """
     gates = scores * 0  # part of the autograd graph also without rounds
     for rows in plan:
         logits = torch.where(rows, scores / temperature, _OUTSIDE)  # [groups, n]
@@ -69,7 +86,11 @@ def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -
 
 
 def _log_rest(logits: Tensor, share: Tensor) -> Tensor:
-    """log(1 - p) [groups, n], at least LOG_TINY; of the largest p by the sum of all others."""
+    """log(1 - p), [groups, n], at least LOG_TINY, also where p is 1 within rounding.
+
+    For the largest p in a row, 1 - p is computed as the sum of all others: the subtraction would
+    lose its digits.
+    """
     largest = torch.zeros_like(logits, dtype=torch.bool)
     largest.scatter_(-1, logits.argmax(-1, keepdim=True), True)
     others = torch.logsumexp(logits.masked_fill(largest, _OUTSIDE), -1, keepdim=True)
@@ -79,7 +100,15 @@ def _log_rest(logits: Tensor, share: Tensor) -> Tensor:
 
 
 class SubsetGates(Gates):
-    """Gates with a weight each, [n]."""
+    """Gates with a weight each, [n].
+
+    Args:
+        layout: the position of each unit's gate.
+        device: where the weights are.
+        estimator: `gumbel` for relaxed gates, `straight-through` for hard ones with the gradient of
+            relaxed ones.
+        learning_rate: of the weights; None for `LEARNING_RATE`.
+    """
 
     def __init__(
         self, layout: GateLayout, device: str, estimator: str, learning_rate: float | None
@@ -91,14 +120,17 @@ class SubsetGates(Gates):
         self.rate = learning_rate or LEARNING_RATE
 
     def temperature(self, progress: float) -> float:
+        """The temperature at this point: it falls geometrically from HOT to COLD."""
         return float(HOT * (COLD / HOT) ** min(1.0, progress / COOLED))
 
+    @override
     def groups(self) -> list[dict[str, Any]]:
         # As the temperature falls, gradients become rare and large, and steps of Adam more random,
         # so the learning rate decays.
         rate = {"lr": self.rate, "decay": True, "weight_decay": 0.0, "clip": float("inf")}
         return [{"params": [self.values], **rate}]
 
+    @override
     def draw(self, progress: float) -> Tensor:
         noise = torch.empty(self.layout.total).exponential_().log().neg()  # standard Gumbel
         scores = self.values + moved_to(self.values.device, noise)
@@ -108,16 +140,20 @@ class SubsetGates(Gates):
         hard = self.layout.flat(self.layout.exact_mask(scores)).to(relaxed.device)
         return hard + (relaxed - relaxed.detach())  # `hard` exactly, with the gradient of `relaxed`
 
+    @override
     def without_noise(self, progress: float) -> Tensor:
         return relaxed_subset(self.values, self.rounds, self.temperature(progress))
 
+    @override
     def converged(self, progress: float) -> bool:
         return progress >= COOLED
 
+    @override
     def status(self, progress: float) -> str:
         kept = sum(pool.count for pool in self.layout.pools.values())
         return f"{kept} of {self.layout.total} heads, temperature {self.temperature(progress):.3g}"
 
+    @override
     def signature(self) -> str:
         return (
             f"estimator:{self.estimator}|temperature:{HOT:g}-{COLD:g}"

@@ -20,11 +20,24 @@ from compressor.model.architecture import ENCODER, ENCODER_HEADS, POSITIONS, Arc
 from compressor.model.architectures import architecture, architecture_of
 from compressor.model.configuration import read_configuration
 from compressor.model.generation import save_generation
-from compressor.model.pruning_record import KEPT_UNITS, MODELING, PRUNING_RECORD, PruningRecord
+from compressor.model.one_token import read_one_token
+from compressor.model.pruning_record import (
+    KEPT_UNITS,
+    MODELING_FILES,
+    PRUNING_RECORD,
+    PruningRecord,
+)
 from compressor.model.sentence_head import HEAD, write_layout, write_settings
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
+from compressor.model.stored_configuration import configuration_difference
+from compressor.model.stored_tokenizer import difference_of
 from compressor.model.sublayers import Mask, Sublayer
-from compressor.model.tokenizer import follow_sentence_settings, load_tokenizer, save_tokenizer
+from compressor.model.tokenizer import (
+    follow_sentence_settings,
+    load_tokenizer,
+    require_embeddings,
+    save_tokenizer,
+)
 from compressor.model.weights import computed_weights, load_model
 from compressor.storage.files import write_json
 from compressor.storage.manifest import require_checkpoint_unchanged
@@ -34,16 +47,29 @@ SHARD_BYTES = 50 * 10**9  # of a file of weights in float32, as transformers has
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded model with all that later stages need to know about it."""
+    """A loaded model with all that later stages need to know about it.
+
+    Args:
+        model: in float32 on the CPU, in evaluation mode.
+        tokenizer: of transformers.
+        layers: sublayers of the dense model, but for those of dropped layers.
+        mask: the units of them that are left.
+        directory: of its files.
+        name: as the user gave it: a path or a hub id.
+        revision: the commit, of a model from the hub.
+        dtype: in which weights are stored; computation is in float32.
+        task: that it was opened for.
+        pruning: its `units.json`; None of a dense checkpoint.
+    """
 
     model: nn.Module
     tokenizer: Any
-    layers: list[Sublayer]  # of the dense model, but for those of dropped layers
+    layers: list[Sublayer]
     mask: Mask
     directory: Path
-    name: str  # as the user gave it: a path or a hub id
-    revision: str | None  # the commit, of a model from the hub
-    dtype: torch.dtype  # in which weights are stored; computation is in float32
+    name: str
+    revision: str | None
+    dtype: torch.dtype
     task: str
     pruning: PruningRecord | None = None
 
@@ -54,25 +80,52 @@ class Checkpoint:
 
     @property
     def attention(self) -> list[Sublayer]:
+        """The sublayers that are attentions."""
         return [sublayer for sublayer in self.layers if sublayer.is_attention]
 
     @property
     def entry(self) -> Architecture:
+        """The entry of its architecture."""
         return architecture_of(self.model)
 
     @property
+    def notes(self) -> list[str]:
+        """Sentences on what is followed of its files that transformers alone would not follow."""
+        texts = (
+            difference_of(self.tokenizer),
+            configuration_difference(self.model.config, self.entry),
+        )
+        return [f"{text[0].upper()}{text[1:]}." for text in texts if text]
+
+    @property
     def max_source_tokens(self) -> int:
-        """The longest input it has positions for, special tokens included."""
+        """Length of the longest input that it has positions for, special tokens included."""
         positions = self.entry.most_positions(self.model.config) or POSITIONS
         return int(min(positions, self.tokenizer.model_max_length))
 
+    def require_pairs(self) -> None:
+        """Raise InputError if a pair of texts has a token type that the model does not know."""
+        types = self.entry.token_types(self.model)
+        require_embeddings(self.tokenizer, self.model, types, self.directory, pair=True)
+
 
 def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
-    """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
+    """Load the PyTorch model of a compressed (or dense) checkpoint, in evaluation mode.
 
-    Strict: raises `InputError` if any weight is missing, of the wrong shape, or not finite, or if
-    one is left over (but for heads of other tasks). `verify` checks the files against
-    `manifest.json` first, where there is one; a pruned checkpoint without one is warned of.
+    No weight is ever initialized at random: each must be in the checkpoint, and nothing may be left
+    over but heads of other tasks.
+
+    Args:
+        directory: of the checkpoint, such as an artifact of `compress run`.
+        verify: check the files against `manifest.json` first; a pruned checkpoint without one is
+            warned of.
+
+    Returns:
+        The model in float32 on the CPU.
+
+    Raises:
+        InputError: a file has changed or cannot be read, the architecture is not supported, or a
+            weight is missing, left over, of another shape, or not finite.
     """
     return open_checkpoint(str(directory), verify=verify).model
 
@@ -88,14 +141,22 @@ def open_checkpoint(
     verify: bool = True,
     dense: bool = False,
 ) -> Checkpoint:
-    """Load model and tokenizer in float32 on the CPU, in evaluation mode, or raise InputError.
+    """Load model and tokenizer in float32 on the CPU, in evaluation mode.
 
     Args:
+        model: a directory, or a hub id.
         task: None takes that of a pruned checkpoint, or the usual one of models of its class.
         auto_class: of transformers, where `architectures` in `config.json` names no head; None: the
             one of the task in `ENCODER_HEADS`.
-        verify: as in `load`.
+        revision: branch, tag or commit, of a hub id.
+        allow_pickle: whether weights may be read from pickles, without code in them.
+        trust_remote_code: whether transformers may run the code of the tokenizer.
+        verify: check the files against `manifest.json` first.
         dense: refuse a checkpoint that has lost units already.
+
+    Raises:
+        InputError: nothing is there, the architecture is not supported, weights are unsafe or
+            incomplete, or the checkpoint is pruned where a dense one is wanted.
     """
     directory = location.resolve(model, revision, allow_pickle)
     location.require_own_files(directory)
@@ -120,13 +181,21 @@ def open_checkpoint(
     entry.head.complete(network, directory, settings, allow_pickle)
     if entry.head is ENCODER or is_cross_encoder(config):
         follow_sentence_settings(tokenizer, config, settings)
+    require_embeddings(tokenizer, network, entry.token_types(network), directory)
+    read_one_token(network)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
-        model=network.eval(), tokenizer=tokenizer, layers=sublayers,
+        model=network.eval(),
+        tokenizer=tokenizer,
+        layers=sublayers,
         mask=Mask.full(sublayers) if pruning is None else pruning.mask.of_layers_left(),
-        directory=directory, name=model, revision=commit, dtype=location.stored_dtype(stored),
-        task=task or entry.head.usual_task(config), pruning=pruning,
-    )  # fmt: skip
+        directory=directory,
+        name=model,
+        revision=commit,
+        dtype=location.stored_dtype(stored),
+        task=task or entry.head.usual_task(config),
+        pruning=pruning,
+    )
 
 
 def _entry(
@@ -158,9 +227,16 @@ def round_to(model: nn.Module, dtype: torch.dtype) -> None:
 def save_checkpoint(
     source: Checkpoint, model: nn.Module, record: Mapping[str, Any], directory: Path
 ) -> list[Path]:
-    """Write a pruned model, after `round_to`, as its source is stored; the files at the root.
+    """Write a pruned model, after `round_to`, in the form in which its source is stored.
 
-    It has no skipped layers (`surgery.without_skipped`); the record is what `units.json` holds.
+    Args:
+        source: the checkpoint that it was made from.
+        model: without skipped layers (`surgery.without_skipped`).
+        record: the contents of `units.json`.
+        directory: made if it is missing.
+
+    Returns:
+        The files that were written at the root.
     """
     directory.mkdir(parents=True, exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
@@ -172,7 +248,8 @@ def save_checkpoint(
     if hasattr(model, HEAD):
         write_layout(model, source.max_source_tokens, source.directory, directory)
     if hasattr(config, KEPT_UNITS):  # so that transformers opens it without this package
-        shutil.copyfile(MODELING, directory / MODELING.name)
+        for path in MODELING_FILES:
+            shutil.copyfile(path, directory / path.name)
     (directory / PRUNING_RECORD).write_text(
         pruning_record.render_pruning_record(record), encoding="utf-8"
     )
@@ -211,7 +288,14 @@ def _save_weights(model: nn.Module, dtype: torch.dtype, directory: Path) -> None
 def save_settings(
     source: Checkpoint, model: nn.Module, directory: Path, config: PretrainedConfig
 ) -> None:
-    """Write all of a checkpoint but its weights: `config`, other settings and the tokenizer."""
+    """Write all of a checkpoint but its weights.
+
+    Args:
+        source: where the tokenizer and further files are from.
+        model: whose generation settings are written.
+        directory: to write to.
+        config: to write.
+    """
     config.save_pretrained(directory)
     generation = getattr(model, "generation_config", None)
     if generation is not None:

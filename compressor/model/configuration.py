@@ -15,12 +15,14 @@ from compressor.errors import InputError
 from compressor.model.architecture import (
     COMPUTED_POSITIONS,
     ENCODER_HEADS,
+    LEAST_TOKENS,
     Architecture,
     decoder_tokens,
 )
 from compressor.model.architectures import architecture
 from compressor.model.location import require_checkpoint
 from compressor.model.reading import malformed, read_object
+from compressor.model.stored_configuration import follow_stored
 from compressor.storage.input_files import shown
 
 _MALFORMED = "config-malformed"
@@ -51,10 +53,25 @@ _MODELS = {
     "is_decoder": "is a decoder, whose tokens do not see those behind them",
     "add_cross_attention": "is one part of an encoder–decoder",
     "pruned_heads": "lost heads in an earlier transformers, and version 5 reads no such checkpoint",
+    "tie_encoder_decoder": "has one set of weights for encoder and decoder, and version 5 of "
+    "transformers reads no such checkpoint",
 }
 
 
 def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
+    """Read and check the configuration of a checkpoint.
+
+    Args:
+        directory: of the checkpoint.
+        trust_remote_code: whether transformers may run the checkpoint's own code.
+
+    Returns:
+        The configuration of transformers, with the values of the file.
+
+    Raises:
+        InputError: there is none, it cannot be read, the architecture is not supported, or it
+            describes a model that cannot be.
+    """
     require_checkpoint(directory)
     path = directory / "config.json"
     values = read_object(path, _MALFORMED)
@@ -67,6 +84,7 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
         )
     except Exception as error:  # whatever the library trips over is in the files
         raise malformed(path, error, _MALFORMED) from error
+    follow_stored(config, values, entry, path)
     _require_none(_wrong_values(config, entry, path), path)
     refused = entry.refuse(config)
     if refused is not None:
@@ -82,7 +100,13 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
 
 
 def require_layers(config: Any, tensors: int, path: Path) -> None:
-    """Raise InputError if fewer tensors than layers are stored, before the layers are built."""
+    """Raise `InputError` if fewer tensors than layers are stored, before the layers are built.
+
+    Args:
+        config: that asks for the layers.
+        tensors: how many are stored.
+        path: of the configuration, for the message.
+    """
     for stack in architecture(config.model_type).stacks:
         layers = getattr(config, stack.layers)
         if layers > tensors:
@@ -92,7 +116,9 @@ def require_layers(config: Any, tensors: int, path: Path) -> None:
 
 def _require_variant(values: Mapping[str, Any], entry: Architecture, path: Path) -> None:
     """Check what transformers takes for another model, or passes over, by the same name."""
-    generates, heads, settings = entry.decoder is not None, dict(_OTHER_HEADS), dict(_MODELS)
+    generates = entry.decoder is not None
+    heads = dict(_OTHER_HEADS)
+    settings = dict(_MODELS)
     if generates:
         heads |= {x.ending: f"is for {x.task}" for x in ENCODER_HEADS.values() if x.ending}
         del settings["is_decoder"], settings["add_cross_attention"]
@@ -142,7 +168,10 @@ def _wrong_sizes(values: Mapping[str, Any], entry: Architecture) -> Iterator[str
 
 
 def _wrong_values(config: Any, entry: Architecture, path: Path) -> Iterator[str]:
-    """What transformers has made of the file's values, whatever their names are there."""
+    """Find impossible values among those that transformers has made of the file's.
+
+    Whatever their names are there.
+    """
     sizes = {name: getattr(config, name, None) for name in entry.size_bounds()}
     yield from _wrong_sizes({n: v for n, v in sizes.items() if v is not None}, entry)
     width = int(getattr(config, entry.width))
@@ -167,13 +196,23 @@ def _wrong_values(config: Any, entry: Architecture, path: Path) -> Iterator[str]
     for name, value in vars(config).items():
         if isinstance(value, float) and not math.isfinite(value):
             yield f"{name} is {value}, not a finite number"
+    if entry.positions_after_padding and config.pad_token_id is None:
+        yield "pad_token_id is missing, and positions are counted from it on"
+    most = entry.most_positions(config)
+    if most is not None and most < LEAST_TOKENS:
+        name = str(entry.positions)
+        behind = f" behind pad_token_id {config.pad_token_id}" * entry.positions_after_padding
+        yield (
+            f"{name} is {getattr(config, name)}, which leaves a text {max(most, 0)} "
+            f"positions{behind}, and it needs {LEAST_TOKENS}"
+        )
     positions = config.max_position_embeddings if entry.computes_positions(config) else 0
     if positions * width > COMPUTED_POSITIONS:
         yield f"{positions:,} positions of width {width:,} are too many"
 
 
 def _wrong_class_names(values: Mapping[str, Any], config: Any) -> Iterator[str]:
-    """Where names of classes contradict each other, transformers silently takes some of them."""
+    """Find names of classes that contradict each other; transformers silently takes some."""
     names: dict[int, str] = config.id2label
     if set(names) != set(range(len(names))) or not all(isinstance(x, str) for x in names.values()):
         yield "id2label does not give a name to each class from 0 on"

@@ -14,13 +14,14 @@ from typing import Annotated, Any, Literal
 import transformers
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from compressor.errors import CompressWarning, did_you_mean
+from compressor.errors import CompressWarning, UsageError, did_you_mean
 from compressor.model.modes import quiet_transformers
 from compressor.model.reading import malformed, read_object, require_supported, unsupported
 from compressor.options.bounds import MOST_BEAMS
 
 GENERATION_FILE = "generation_config.json"
 _MALFORMED = "generation-config-malformed"
+_TIE = "they tie in the last place, so that a search with several beams has no certain result"
 MOST_LENGTH = 1_000_000
 
 
@@ -100,13 +101,18 @@ _TOKENS_ALONE: dict[str, Any] = {
 
 
 def check_generation(directory: Path, rows: int) -> None:
-    """Raise InputError for settings of generation that are not followed, or cannot be read.
+    """Raise `InputError` for settings of generation that are not followed, or cannot be read.
 
-    Warns of names that transformers does not know. `rows` are those of the model's embeddings.
+    Warns of names that transformers does not know.
+
+    Args:
+        directory: of the checkpoint.
+        rows: of the model's embeddings, which tokens are below.
     """
     path, unknown = _settings_file(directory), []
     has_own_file = path.name == GENERATION_FILE
-    for name, value in read_object(path, _MALFORMED).items():
+    values = read_object(path, _MALFORMED)
+    for name, value in values.items():
         if value is None or name in HARMLESS:
             continue
         if name in SUPPORTED:
@@ -119,6 +125,9 @@ def check_generation(directory: Path, rows: int) -> None:
             raise unsupported(path, name, value, "it is of a later transformers")
         else:
             unknown.append(name)
+    forced = values.get("forced_eos_token_id")
+    if (values.get("num_beams") or 1) > 1 and _tie(forced, values.get("suppress_tokens")):
+        raise unsupported(path, "forced_eos_token_id", forced, _TIE)
     if not has_own_file:
         return
     if unknown:
@@ -136,13 +145,54 @@ def check_generation(directory: Path, rows: int) -> None:
         raise malformed(path, error, _MALFORMED) from error
 
 
+def _tie(forced: list[int] | int | None, suppressed: list[int] | None) -> bool:
+    # As `Generation.ends_tie` of the runtime, which this room does not import.
+    return isinstance(forced, list) and len({*forced} - {*(suppressed or ())}) > 1
+
+
+def require_beams(settings: Any, flag: str, beams: int | None) -> None:
+    """Raise `UsageError` for several beams where a model's settings give them no certain result.
+
+    Args:
+        settings: the model's generation configuration.
+        flag: the option, for the message.
+        beams: its value; None: not set.
+    """
+    forced, suppressed = settings.forced_eos_token_id, settings.suppress_tokens
+    if (beams or 1) > 1 and _tie(forced, suppressed):
+        raise UsageError(
+            f"{flag} {beams}: the model's forced_eos_token_id has several tokens, and {_TIE}; "
+            f"leave {flag} out",
+            id="forced-ends-tie",
+        )
+
+
 def _settings_file(directory: Path) -> Path:
     path = directory / GENERATION_FILE
     return path if path.exists() else directory / "config.json"
 
 
+def take_class_tokens(model: Any, directory: Path) -> None:
+    """Take tokens that no file names from the model's configuration, in place.
+
+    Without a file of its own, transformers 4 takes all generation settings from the configuration,
+    also the tokens that its class has by default; 5 takes those that `config.json` lists.
+    """
+    path = _settings_file(directory)
+    if path.name == GENERATION_FILE:
+        return
+    listed = read_object(path, _MALFORMED)
+    for name in SUPPORTED:
+        if name.endswith("_token_id") and name not in listed:
+            setattr(model.generation_config, name, getattr(model.config, name, None))
+
+
 def require_start(settings: Any, directory: Path) -> None:
-    """Set the token that a model starts with, in place, as `generate` does; require one."""
+    """Set the token that a model starts with, in place, as `generate` does.
+
+    Raises:
+        InputError: there is none.
+    """
     if settings.decoder_start_token_id is None:
         if settings.bos_token_id is None:
             reason = "it has neither decoder_start_token_id nor bos_token_id"
@@ -151,7 +201,16 @@ def require_start(settings: Any, directory: Path) -> None:
 
 
 def generate(model: Any, inputs: Mapping[str, Any], **options: Any) -> Any:
-    """Token ids [rows, tokens] of `generate` with these options, never sampled."""
+    """Generate by `generate` of transformers, never sampled.
+
+    Args:
+        model: an encoder-decoder.
+        inputs: `input_ids` and `attention_mask`, [rows, source].
+        options: of `generate`.
+
+    Returns:
+        Token ids [rows, tokens], the start token first.
+    """
     with quiet_transformers():
         return model.generate(
             input_ids=inputs["input_ids"],
@@ -163,5 +222,8 @@ def generate(model: Any, inputs: Mapping[str, Any], **options: Any) -> Any:
 
 
 def save_generation(settings: Any, directory: Path) -> None:
-    """Write them, even those without effect, which `save_pretrained` of transformers refuses."""
+    """Write generation settings, also those that `save_pretrained` of transformers refuses.
+
+    It refuses settings without effect.
+    """
     settings.to_json_file(directory / GENERATION_FILE, keys_to_pop=["compile_config"])

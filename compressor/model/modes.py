@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers.utils import logging as hub_logging
 
+from compressor.model.modeling_tokens import ReadsOneToken
+
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -42,6 +44,7 @@ def shared_copy(model: Model, own: Iterable[nn.Parameter] = ()) -> Model:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode within the context."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -53,6 +56,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
+    """Let no parameter of a model have a gradient within the context."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trainable:
         parameter.requires_grad_(False)
@@ -65,7 +69,12 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def fixed_outputs(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None]:
-    """Modules, by path, that return given outputs instead of computing while the context lasts."""
+    """Let modules return given outputs instead of computing, within the context.
+
+    Args:
+        model: the model.
+        outputs: path of a module -> what it returns.
+    """
     changed: list[tuple[nn.Module, Any]] = []
     try:
         for path, output in outputs.items():
@@ -81,8 +90,42 @@ def fixed_outputs(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None
 
 
 @contextmanager
-def masks_unread(device: str) -> Iterator[None]:
-    """On a GPU, transformers does not look whether masks hide anything: the host would wait."""
+def computing_all_tokens(model: nn.Module) -> Iterator[None]:
+    """Let the last layer of an encoder compute all tokens within the context."""
+    layers = [x for x in model.modules() if isinstance(x, ReadsOneToken) and not x.computes_all]
+    try:
+        for layer in layers:
+            layer.computes_all = True
+        yield
+    finally:
+        for layer in layers:
+            layer.computes_all = False
+
+
+def tokens_of(mask: Tensor, model: nn.Module, layer_path: str) -> Tensor:
+    """Find the real positions of a layer, from those of the input.
+
+    Args:
+        mask: [batch, tokens] bool.
+        model: with the layer.
+        layer_path: of a Transformer layer of the model.
+
+    Returns:
+        `mask`, or [batch, 1] bool where the layer computes one token alone.
+    """
+    layer = model.get_submodule(layer_path)
+    if isinstance(layer, ReadsOneToken) and not layer.computes_all:
+        return mask.any(1, keepdim=True)
+    return mask
+
+
+@contextmanager
+def skip_mask_inspection(device: str) -> Iterator[None]:
+    """Keep transformers from inspecting masks on a GPU, which the host would wait for.
+
+    Args:
+        device: of the model; on the CPU nothing changes.
+    """
     if not device.startswith("cuda"):
         yield
         return
@@ -104,6 +147,7 @@ def masks_unread(device: str) -> Iterator[None]:
 
 @contextmanager
 def hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Remove hooks at the end of the context."""
     with ExitStack() as stack:
         for handle in handles:
             stack.callback(handle.remove)
@@ -111,8 +155,16 @@ def hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 
 @contextmanager
-def returned(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The outputs of modules while the context lasts, by path, in the order in which they run."""
+def record_outputs(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Record the outputs of modules within the context.
+
+    Args:
+        model: the model.
+        paths: of its modules.
+
+    Yields:
+        Path -> the latest output, in the order in which the modules run.
+    """
     outputs: dict[str, Any] = {}
 
     def keep(path: str, module: nn.Module, inputs: Any, output: Any) -> None:
@@ -125,8 +177,15 @@ def returned(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]
 
 
 @contextmanager
-def received(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """The first input of each run of a module while the context lasts; empty for None."""
+def record_inputs(module: nn.Module | None) -> Iterator[list[Tensor]]:
+    """Record the inputs of a module within the context.
+
+    Args:
+        module: None records nothing.
+
+    Yields:
+        The first argument of each of its runs.
+    """
     inputs: list[Tensor] = []
     watched = [] if module is None else [module]
     with hooks(

@@ -16,20 +16,28 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from compressor.errors import InputError
-from compressor.model import modeling_pruned
+from compressor.model import modeling_pruned, modeling_tokens
 from compressor.model.architecture import NEURONS
 from compressor.model.architectures import architecture_of
+from compressor.model.one_token import one_token_paths
 from compressor.model.reading import malformed, read_object
+from compressor.model.stored_configuration import needs_own_class
 from compressor.model.sublayers import Mask, kind_of
 
 PRUNING_RECORD = "units.json"
-KEPT_UNITS = "kept_units"
+KEPT_UNITS, READ_TOKEN = "kept_units", "read_token"
 MODELING = Path(modeling_pruned.__file__)
+MODELING_FILES = (MODELING, Path(modeling_tokens.__file__))  # which transformers needs
 
 
 @dataclass(frozen=True)
 class PruningRecord:
-    """The contents of `units.json`, and the mask of the dense model's sublayers in it."""
+    """The contents of `units.json`.
+
+    Args:
+        mask: of the dense model's sublayers.
+        contents: all of the file: `model`, `method`, `scores`, `budget`, `seed`, …
+    """
 
     mask: Mask
     contents: Mapping[str, Any]
@@ -55,6 +63,11 @@ def render_pruning_record(contents: Mapping[str, Any]) -> str:
 
 
 def read_pruning_record(directory: Path) -> PruningRecord:
+    """Read the `units.json` of a pruned checkpoint.
+
+    Raises:
+        InputError: it is missing, or does not say which units are left.
+    """
     path, id = directory / PRUNING_RECORD, "units-file-malformed"
     contents = read_object(path, id)
     try:
@@ -65,7 +78,18 @@ def read_pruning_record(directory: Path) -> PruningRecord:
 
 
 def find_pruning_record(directory: Path, config: Any) -> PruningRecord | None:
-    """`read_pruning_record`; None for a dense checkpoint with this configuration."""
+    """Read `units.json`, if there is one.
+
+    Args:
+        directory: of the checkpoint.
+        config: of the model.
+
+    Returns:
+        Its contents; None for a dense checkpoint.
+
+    Raises:
+        InputError: it is malformed, or missing where the configuration is a pruned model's.
+    """
     if (directory / PRUNING_RECORD).exists():
         return read_pruning_record(directory)
     if getattr(config, KEPT_UNITS, None):
@@ -78,15 +102,24 @@ def find_pruning_record(directory: Path, config: Any) -> PruningRecord | None:
 
 
 def recorded_mask(contents: Mapping[str, Any]) -> Mask:
+    """The mask in the contents of `units.json`, of the dense model's sublayers."""
     mask = Mask.from_json(contents["kept"], contents["units"])
     return Mask(mask.keep, frozenset(contents.get("dropped_layers", ())))
 
 
 def pruned_config(model: Any, mask: Mask) -> Any:
-    """A copy of a model's configuration, for the model with the units that `mask` keeps."""
+    """A copy of a model's configuration, for the model with the units that a mask keeps.
+
+    Where it keeps all, the model is an ordinary one, and needs no code beside it.
+
+    Args:
+        model: of the dense shape.
+        mask: of its sublayers.
+    """
     entry, pruned = architecture_of(model), copy.deepcopy(model.config)
     name = modeling_pruned.pruned_class(type(model).__name__).__name__
-    if all(map(all, mask.keep.values())):  # an ordinary model, which needs no code beside it
+    # An ordinary model needs no code beside it.
+    if all(map(all, mask.keep.values())) and not needs_own_class(pruned, entry):
         pruned.architectures = [name.removeprefix("Pruned")]
         return pruned
     pruned.architectures = [name]
@@ -96,10 +129,13 @@ def pruned_config(model: Any, mask: Mask) -> Any:
         counts = {name: n for name, n in mask.counts().items() if kind_of(name) == paths.kind}
         kept = [counts[f"{paths.kind}.{index}"] for index in range(len(counts))]
         pruned.kept_units.append(entry.full_paths(paths) | {"kept": kept})
+    # Without a head the states of all tokens are what callers of transformers ask for.
+    if entry.head.ending and (last := one_token_paths(model)) is not None:
+        pruned.read_token = last
     return pruned
 
 
 def without_code(config: Any) -> None:
     """Drop from a configuration, in place, what makes transformers run the code beside it."""
-    for name in ("auto_map", KEPT_UNITS):
+    for name in ("auto_map", KEPT_UNITS, READ_TOKEN):
         vars(config).pop(name, None)

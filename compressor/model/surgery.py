@@ -28,6 +28,7 @@ from compressor.model.modeling_pruned import (
     without_heads,
 )
 from compressor.model.modes import hooks, shared_copy
+from compressor.model.one_token import read_one_token
 from compressor.model.sublayers import Mask, Sublayer, by_layer, parts_of
 from compressor.results import Check
 
@@ -37,7 +38,13 @@ SURGERY_TOLERANCE = 1e-4
 
 
 def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Module:
-    """A copy of `model` without the units that `mask` removes; it shares what loses nothing."""
+    """A copy of a model without the units that a mask removes; it shares what loses nothing.
+
+    Args:
+        model: of the dense shape.
+        sublayers: of it.
+        mask: which units stay, and which layers are skipped.
+    """
     pruned = shared_copy(model)
     remove_units(pruned, sublayers, mask)
     return pruned
@@ -92,7 +99,13 @@ def restore_shape(
 def gated(
     model: nn.Module, sublayers: Sequence[Sublayer], gates: Mapping[str, Tensor]
 ) -> Iterator[None]:
-    """Multiply units' slices by `gates`, sublayer name -> [units], while the context lasts."""
+    """Multiply each unit's slice by its gate while the context lasts.
+
+    Args:
+        model: of the dense shape.
+        sublayers: of it.
+        gates: sublayer name -> [units]; sublayers without an entry stay as they are.
+    """
     with hooks(
         model.get_submodule(x.output).register_forward_pre_hook(
             _gate_hook(gates[x.name], x.unit_width)
@@ -112,6 +125,7 @@ def _gate_hook(gate: Tensor, unit_width: int) -> Hook:
 
 
 def mask_gates(mask: Mask) -> dict[str, Tensor]:
+    """Gates of 0 and 1 of a mask, [units] float32, of the sublayers that lose units."""
     return {
         name: torch.tensor(flags, dtype=torch.float32)
         for name, flags in mask.keep.items()
@@ -126,10 +140,21 @@ def verify_surgery(
     sublayers: Sequence[Sublayer],
     mask: Mask,
     batches: Sequence[Mapping[str, Tensor]],
+    on_tokens: bool = False,
 ) -> Check:
     """Compare the pruned model's logits with those of the gated dense model.
 
-    The batches, without labels, should have padding. Raises VerificationError.
+    Args:
+        dense: the dense model.
+        pruned: without the units that the mask removes.
+        sublayers: of the dense model.
+        mask: which units stay, and which layers are skipped.
+        batches: without labels; they should have padding.
+        on_tokens: whether logits are of an encoder's tokens, [rows, tokens, …]; nothing reads those
+            of padding, and they are left out.
+
+    Raises:
+        VerificationError: they differ.
     """
     dense.eval(), pruned.eval()
     left = [x for x in sublayers if x.layer not in mask.dropped]
@@ -137,7 +162,8 @@ def verify_surgery(
     for batch in batches:
         with skipped(dense, sublayers, mask), gated(dense, left, mask_gates(mask)):
             expected = dense(**batch).logits
-        differences.append(relative_difference(pruned(**batch).logits, expected))
+        real = batch["attention_mask"].bool() if on_tokens else ...
+        differences.append(relative_difference(pruned(**batch).logits[real], expected[real]))
     worst = float(torch.tensor(differences).max())  # NaN wins, unlike with Python's max
     if not worst <= SURGERY_TOLERANCE:
         raise VerificationError(
@@ -154,7 +180,7 @@ def verify_surgery(
 
 
 def relative_difference(actual: Tensor, expected: Tensor) -> float:
-    """max |actual - expected| / max |expected|; NaN if either holds one."""
+    """Compute max |actual - expected| / max |expected|; NaN if either holds one."""
     return float((actual - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
 
 
@@ -194,6 +220,7 @@ class SkippedLayer(nn.Module):
         *args: object,
         **kwargs: object,
     ) -> Any:
+        """Return the hidden states as they are, in the form of the layer's outputs."""
         # `generate` reads the number of tokens so far from the cache of the first layer.
         past: Any = {"past_key_values": kwargs.get("past_key_values")}
         if self.path:
@@ -207,6 +234,7 @@ class SkippedLayer(nn.Module):
 
 
 def skip_layers(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
+    """Let a model skip the layers that a mask drops, in place."""
     entry = architecture_of(model)
     for path, layers in by_layer(x for x in sublayers if x.layer in mask.dropped).items():
         hands_on = entry.position_bias == "first_layer"
@@ -228,7 +256,7 @@ def skipped(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> Iter
             model.set_submodule(path, layer)
 
 
-def left_of(model: nn.Module, sublayers: Sequence[Sublayer]) -> list[Sublayer]:
+def remaining_sublayers(model: nn.Module, sublayers: Sequence[Sublayer]) -> list[Sublayer]:
     """The sublayers whose Transformer layer the model does not skip."""
     layers = {x.layer_path: model.get_submodule(x.layer_path) for x in sublayers}
     return [x for x in sublayers if not isinstance(layers[x.layer_path], SkippedLayer)]
@@ -254,7 +282,8 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
                     module.index = number
                 if hasattr(module, "layer_idx"):
                     cast(Any, module).layer_idx = number
-    left, config, entry = mask.of_layers_left(), cast(Any, made.config), checkpoint.entry
+    left, entry = mask.of_layers_left(), checkpoint.entry
+    config: Any = made.config
     stacks = [name.partition(".")[0] for name in left.layers()]
     encoder, decoder = stacks.count("encoder"), stacks.count("decoder")
     entry.require_depth(encoder, decoder, "the model without these layers")
@@ -264,6 +293,7 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
     for name in entry.layer_lists:
         values = enumerate(getattr(config, name))
         setattr(config, name, [x for i, x in values if f"encoder.{i}" not in mask.dropped])
+    read_one_token(made)  # another layer may be the last one now
     sublayers = [x for x in checkpoint.layers if x.name in left.keep]
     return replace(checkpoint, model=made, layers=sublayers, mask=left)
 

@@ -3,45 +3,54 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import transformers
 from tokenizers import Tokenizer, normalizers, processors
 
-from compressor.errors import InputError
-from compressor.model.architecture import decoder_tokens
-from compressor.model.languages import languages
+from compressor.errors import CompressWarning, InputError
+from compressor.model.architecture import LEAST_TOKENS, decoder_tokens
+from compressor.model.languages import languages, open_languages, source_prefix
 from compressor.model.modes import quiet_transformers
 from compressor.model.reading import first_line, malformed
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
+from compressor.model.stored_tokenizer import (
+    difference_of,
+    keep_pipeline,
+    open_tokenizer,
+    save_pipeline,
+)
 from compressor.storage.input_files import panics_raised
 
 # Vocabularies are often padded to a round number of rows; no model has more rows than this without
 # a token.
 MOST_UNUSED_ROWS = 1024
-LEAST_TOKENS = 4  # of a text: the special tokens and something between them
 # Names that tokenizer classes have for files without which they know no tokens.
 _NEEDED = ("vocab_file", "merges_file", "vocab", "source_spm", "target_spm")
 _NO_POST_PROCESSOR = processors.TemplateProcessing("$A", "$A $B:1")  # behaves as if none is set
 
 
 def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any:
-    """The tokenizer of a checkpoint; raises InputError where it cannot be used with its model."""
+    """Open the tokenizer of a checkpoint, and check that it can be used with its model.
+
+    Warns where it reads texts otherwise than transformers alone would.
+
+    Args:
+        directory: of the checkpoint.
+        config: of the model.
+        trust_remote_code: whether transformers may run the tokenizer's own code.
+
+    Raises:
+        InputError: it is missing, damaged, without tokens that are needed, or of another model.
+    """
+    writes = bool(config.is_encoder_decoder)
     try:
         with quiet_transformers(), panics_raised():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(
-                directory, local_files_only=True, trust_remote_code=trust_remote_code
-            )
-            # M2M100's languages are no words of a text. The hub's files make them special tokens; a
-            # tokenizer that transformers 5 makes and saves does not.
-            ids = getattr(tokenizer, "lang_token_to_id", {})
-            if not ids.keys() <= set(tokenizer.all_special_tokens):
-                tokens = sorted(ids, key=ids.__getitem__)
-                tokenizer.add_special_tokens({"extra_special_tokens": tokens})
-            remember_limits(tokenizer)
+            tokenizer = open_tokenizer(directory, trust_remote_code, writes)
+            open_languages(tokenizer)
             vocabulary = tokenizer.get_vocab()
             if not all(type(token) is int and token >= 0 for token in vocabulary.values()):
                 raise ValueError("a token has no number")
@@ -61,6 +70,10 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
             id="tokenizer-missing",
         )
     _require_fit(tokenizer, vocabulary, config, directory)
+    _require_same_each_time(tokenizer, directory)
+    if difference_of(tokenizer):
+        text = f"of {directory}, {difference_of(tokenizer)}"
+        warnings.warn(text, CompressWarning, stacklevel=2)
     return tokenizer
 
 
@@ -99,6 +112,57 @@ def _require_fit(
         )
 
 
+def _require_same_each_time(tokenizer: Any, directory: Path) -> None:
+    model = tokenizer.backend_tokenizer.model if tokenizer.is_fast else None
+    dropout = getattr(model, "dropout", None)
+    if dropout:
+        raise InputError(
+            f"the tokenizer.json of {directory} leaves out merges at random (dropout "
+            f"{dropout:g}), so that a text has other tokens each time; set dropout to null "
+            "there, as it is meant outside of training",
+            id="tokenizer-at-random",
+        )
+
+
+def require_embeddings(
+    tokenizer: Any, model: Any, types: int | None, where: Path, pair: bool = False
+) -> None:
+    """Raise `InputError` if a text gets a token, or a type, that the model has no embedding for.
+
+    Special tokens and types come from the post-processor, whatever the text is.
+
+    Args:
+        tokenizer: of the checkpoint.
+        model: of the checkpoint.
+        types: how many the model's graphs tell apart (`Architecture.token_types`); None: it has
+            none, and leaves out those of the tokenizer.
+        where: the checkpoint, for the message.
+        pair: check a pair of texts.
+    """
+    with quiet_transformers():
+        encoded = tokenizer(*(["a", "a"] if pair else ["a"]))
+    config, what = model.config, "a pair of texts" if pair else "a text"
+    highest = max(encoded["input_ids"], default=0)
+    if highest >= config.vocab_size:
+        raise InputError(
+            f"the tokenizer of {where} gives {what} the token number {highest:,}, and the model "
+            f"has embeddings for {config.vocab_size:,}; give the tokenizer that the model was "
+            "trained with",
+            id="tokenizer-of-another-model",
+        )
+    # The model is handed those that the tokenizer gives unasked.
+    highest = max(encoded.get("token_type_ids", ()), default=0)
+    if types is not None and highest >= types:
+        known = config.type_vocab_size
+        only = "" if types == known else f", of which graphs of {config.model_type} know 0 alone"
+        raise InputError(
+            f"the tokenizer of {where} gives {what} the token type {highest}, and the model has "
+            f"type_vocab_size {known}{only}; give {'single texts, or ' if pair else ''}the "
+            "tokenizer that the model was trained with",
+            id="token-type-unknown",
+        )
+
+
 def target_ids(tokenizer: Any) -> dict[str, int]:
     """Token -> id in the target's vocabulary; a Marian tokenizer may have two."""
     if not getattr(tokenizer, "separate_vocabs", False):
@@ -123,13 +187,6 @@ def target_side(tokenizer: Any) -> Iterator[None]:
             tokenizer._switch_to_input_mode()
 
 
-def remember_limits(tokenizer: Any) -> None:
-    """Note how a fast tokenizer's own file cuts and pads, before a call changes that."""
-    if tokenizer.is_fast:
-        backend = tokenizer.backend_tokenizer
-        tokenizer.stored_limits = backend.truncation, backend.padding
-
-
 def save_tokenizer(tokenizer: Any, directory: Path) -> None:
     """Write a tokenizer's files, which cut and pad as they did, not as in the last call."""
     if tokenizer.is_fast:
@@ -143,6 +200,7 @@ def save_tokenizer(tokenizer: Any, directory: Path) -> None:
             backend.enable_padding(**padding)
     with quiet_transformers():
         tokenizer.save_pretrained(directory)
+    save_pipeline(tokenizer, directory)
 
 
 def follow_sentence_settings(
@@ -150,7 +208,7 @@ def follow_sentence_settings(
 ) -> None:
     """Make a tokenizer cut and lower-case texts as sentence-transformers does, in place."""
     settings = settings or SentenceSettings()
-    tokenizer.sentence_settings = settings  # which is not saved
+    tokenizer.sentence_settings, tokenizer.sentence_config = settings, config  # are not saved
     # Of both lengths that files may give the package takes its own, even a larger one, and the
     # number of positions where it has none, also for models whose positions are relative.
     lengths = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
@@ -170,9 +228,26 @@ def follow_sentence_settings(
         steps = list(current) if several else [] if current is None else [current]
         if not any(isinstance(step, normalizers.Lowercase) for step in steps):
             backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+            keep_pipeline(tokenizer)
     # The package hands on what a tokenizer gives unasked.
     if is_cross_encoder(config) and "token_type_ids" not in tokenizer.model_input_names:
         backend.post_processor = _without_types(backend)
+
+
+def reopened(tokenizer: Any, opened: Any) -> Any:
+    """Set on an opened tokenizer, in place, what is set on the one that was saved.
+
+    Args:
+        tokenizer: that was saved.
+        opened: what its files were opened to.
+
+    Returns:
+        The opened tokenizer.
+    """
+    open_languages(opened)
+    if hasattr(tokenizer, "sentence_settings"):
+        follow_sentence_settings(opened, tokenizer.sentence_config, tokenizer.sentence_settings)
+    return opened
 
 
 def sentence_settings_of(tokenizer: Any) -> SentenceSettings:
@@ -180,9 +255,17 @@ def sentence_settings_of(tokenizer: Any) -> SentenceSettings:
     return getattr(tokenizer, "sentence_settings", SentenceSettings())
 
 
+def prompts_of(tokenizer: Any) -> list[str]:
+    """What texts may begin with when they are read: first nothing, then the model's prompts."""
+    settings = sentence_settings_of(tokenizer)
+    known = (source_prefix(tokenizer), settings.default_prompt, *settings.prompts.values())
+    return list(dict.fromkeys(["", *known]))
+
+
 def uncut_copy(tokenizer: Any) -> Tokenizer:
     """A copy of a fast tokenizer's part in Rust, which neither cuts nor pads."""
     copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    copy.encode_special_tokens = tokenizer.split_special_tokens  # which the string does not say
     # Where transformers does not hand token types to the model, that takes 0 for all.
     if "token_type_ids" not in tokenizer.model_input_names:
         copy.post_processor = _without_types(copy)
@@ -212,6 +295,7 @@ def _without_types(backend: Tokenizer) -> Any:
 
 
 def read_sentencepiece(path: Path) -> Any:
+    """Read a SentencePiece model."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -12,14 +13,14 @@ import torch
 import transformers
 from torch import nn
 
-from compressor.errors import InputError
+from compressor.errors import CompressWarning, InputError
 from compressor.model.architecture import ENCODER, Architecture, decoder_tokens
-from compressor.model.architectures import find_sublayers
 from compressor.model.configuration import require_layers
-from compressor.model.generation import check_generation, require_start
+from compressor.model.generation import check_generation, require_start, take_class_tokens
+from compressor.model.layers import find_sublayers
 from compressor.model.location import StoredTensor, misfit, require_usable
 from compressor.model.memory import drop_mapped_weights
-from compressor.model.modeling_pruned import WeightsMisfit, pruned_class
+from compressor.model.modeling_pruned import WeightsMisfit, pruned_class, set_stored_values
 from compressor.model.modes import quiet_transformers
 from compressor.model.pruning_record import (
     PRUNING_RECORD,
@@ -28,6 +29,11 @@ from compressor.model.pruning_record import (
     without_code,
 )
 from compressor.model.reading import malformed
+from compressor.model.stored_configuration import (
+    configuration_difference,
+    says_untied,
+    untied_weights,
+)
 from compressor.model.sublayers import Mask, Sublayer
 
 # Numbers of positions and types, which earlier versions of transformers stored as well.
@@ -72,7 +78,21 @@ def load_model(
     pruning: PruningRecord | None,
     stored: Mapping[str, StoredTensor],
 ) -> tuple[nn.Module, list[Sublayer]]:
-    """The model, and the dense model's sublayers; sizes are checked before memory is taken."""
+    """Load a model; sizes are checked before memory is taken.
+
+    Args:
+        directory: of the checkpoint.
+        config: from `read_configuration`.
+        entry: of the architecture, with the head.
+        pruning: of a pruned checkpoint; None of a dense one.
+        stored: the tensors in the files, by name.
+
+    Returns:
+        The model in float32, and the sublayers of the dense model.
+
+    Raises:
+        InputError: weights are missing, left over, of another shape, or not finite.
+    """
     if entry.decoder:
         check_generation(directory, decoder_tokens(config))
     path = directory / "config.json"
@@ -110,10 +130,15 @@ def load_model(
         _require_fit(model, info, stored, entry, directory)
     else:
         _move_weights(model)
-    _require_ties(outline, model, directory, entry.untied_weights)
+    _require_ties(outline, model, directory, untied_weights(config, entry))
     require_usable(model, stored, entry.logits_bias)
     if entry.decoder:
+        take_class_tokens(model, directory)
         require_start(model.generation_config, directory)
+    set_stored_values(model.config)
+    difference = configuration_difference(model.config, entry)
+    if difference and pruning is None:
+        warnings.warn(f"of {directory}, {difference}", CompressWarning, stacklevel=2)
     return model, sublayers
 
 
@@ -147,16 +172,18 @@ def _require_fit(
     entry: Architecture,
     directory: Path,
 ) -> None:
-    """Check that the stored weights of a dense model are its own, and set spare ones to zero."""
+    """Check that the stored weights of a dense model are its own, and set optional ones to zero."""
     what = type(model).__name__
     missing = sorted(info["missing_keys"])
-    if entry.spare_weights is not None:
-        spare = [name for name in missing if re.search(entry.spare_weights, name)]
-        for name in spare:  # which were drawn at random
+    if entry.optional_weights is not None:
+        optional = [name for name in missing if re.search(entry.optional_weights, name)]
+        for name in optional:  # which were drawn at random
             model.get_parameter(name).data.zero_()
-        missing = [name for name in missing if name not in spare]
+        missing = [name for name in missing if name not in optional]
     if missing or info["unexpected_keys"]:
         _require_plain_names(stored, {*missing}, directory)
+    if says_untied(model.config):  # transformers would tie them
+        missing += sorted(entry.untied_weights - {*stored})
     encoder = f"{entry.base}.(?!pooler\\.)"
     if missing and entry.decoder is None and not any(re.match(encoder, x) for x in missing):
         raise misfit(
@@ -211,7 +238,7 @@ def _require_plain_names(
 def _require_not_larger(
     model: nn.Module, stored: Mapping[str, StoredTensor], path: Path, times: int = 2
 ) -> None:
-    """Else the model is not the stored one, and might not fit into memory."""
+    """Raise `InputError` if a model is not the stored one: it might not fit into memory."""
     wanted = count_parameters(model)
     held = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
     if wanted > times * held:

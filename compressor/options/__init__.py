@@ -1,0 +1,6 @@
+"""Options: declared by classes that have them, composed to requests, checked with each other.
+
+`declare` is how a class declares an option; `assemble` makes a request of flags and a recipe file;
+`requests` has what each command takes, `sections` the options that belong to no method, budget or
+recovery, and `validate` what does not go together.
+"""

@@ -33,7 +33,7 @@ class Request(Options):
 
     model_config = ConfigDict(defer_build=True)
 
-    # All options with an effect, by name, as a recipe file has them.
+    # All options with an effect, by name, as a recipe file has them; files by whole paths.
     options: Mapping[str, Any] = Field(default_factory=dict)
 
     @classmethod
@@ -47,12 +47,16 @@ Asked = TypeVar("Asked", bound=Request)
 
 @dataclass(frozen=True)
 class Chosen:
-    """The classes that the value of a field is chosen from."""
+    """The classes that the value of a field is chosen from.
 
-    # A table, by whose names the field's option chooses; one class, which the field's option leaves
-    # out; or several, of which the one is taken that an option `selects`.
+    Args:
+        members: a table, by whose names the field's option chooses; one class, which the field's
+            option leaves out; or several, of which the one is taken that an option `selects`.
+        many: the value is a list: the option has names in an order, `a+b`, or is `none`.
+    """
+
     members: Mapping[str, type[Options]] | type[Options] | Sequence[type[Options]]
-    many: bool = False  # the value is a list: the option has names in an order, `a+b`, or is `none`
+    many: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Part:
         """The field's value, made from checked options."""
         if self.option is not None and not self.members:
             return values[self.option.name]
-        chosen = [kind for conditions, kind in self.members if holds(conditions, values)]
+        chosen = [kind for conditions, kind in self.members if condition_met(conditions, values)]
         if self.noun and len(chosen) != 1:
             names = [name for conditions, _ in self.members for name in conditions]
             if not chosen:
@@ -80,7 +84,7 @@ class Part:
             )
         made: list[Any] = []
         for kind in chosen:
-            used = [x for x in declared_by(kind) if holds(x.only_with, values)]
+            used = [x for x in declared_by(kind) if condition_met(x.only_with, values)]
             made.append(kind(**{x.field: values[x.name] for x in used}))
         if self.many and self.option is not None:
             order = values[self.option.name].split("+")
@@ -169,9 +173,16 @@ def flat_model(request: type[Request]) -> type[BaseModel]:
 def assemble(
     request: type[Asked], typed: Values, file: Values | None = None, source: str = COMMAND_LINE
 ) -> Asked:
-    """Typed options over those of a recipe file over the defaults, as a checked request.
+    """Make a checked request of options: flags win over a recipe file, the file over defaults.
 
-    None and empty lists were left out. `source` is how messages name the file.
+    Args:
+        request: the class of the request.
+        typed: options that were typed, by name; None and empty lists count as not given.
+        file: options of a recipe file, by name.
+        source: how messages name the file.
+
+    Returns:
+        The request; its `options` are all that have an effect, by name.
 
     Raises:
         UsageError: an unknown option, a wrong value, or one without effect.
@@ -182,9 +193,9 @@ def assemble(
     selecting = {name for name, declared in options.items() if declared.selects}
     if selecting & flags.keys():
         values = {n: x for n, x in values.items() if n in flags or n not in selecting}
-    useless_in_file = _useless(options, written)
-    for name in _useless(options, values):
-        if name not in flags and name not in useless_in_file:
+    without_effect_in_file = _without_effect(options, written)
+    for name in _without_effect(options, values):
+        if name not in flags and name not in without_effect_in_file:
             del values[name]
     values = {**request.defaults(values), **values}
 
@@ -203,7 +214,7 @@ def assemble(
         checked = dict(flat_model(request).model_validate(values))
     except ValidationError as error:
         raise _first_problem(options, error, origin) from error
-    for name in _useless(options, values):
+    for name in _without_effect(options, values):
         raise UsageError(
             f"{_where(origin(name), name)} {shown(checked[name])} is for "
             f"{_choices(options[name].only_with)}; choose that, or leave it out",
@@ -211,22 +222,29 @@ def assemble(
         )
     fields = {field: part.value(checked) for field, part in parts_of(request).items()}
     used = {
-        name: value
+        name: options[name].portable(value)
         for name, value in checked.items()
-        if holds(options[name].only_with, checked) and (_is_given(value) or name not in selecting)
+        if condition_met(options[name].only_with, checked)
+        and (_is_given(value) or name not in selecting)
     }
     return request(**fields, options=used)
 
 
 def options_of(value: Options) -> dict[str, Any]:
-    """The options that a value was made of, by their names."""
+    """The options that a value was made of, by their names, as in `Request.options`."""
     fields, declared = value.model_dump(), declared_by(type(value))
-    values = {x.name: fields[x.field] for x in declared}
-    return {x.name: values[x.name] for x in declared if holds(x.only_with, values)}
+    values = {x.name: x.portable(fields[x.field]) for x in declared}
+    return {x.name: values[x.name] for x in declared if condition_met(x.only_with, values)}
 
 
-def holds(conditions: Conditions, values: Values) -> bool:
-    """Whether one holds: an option is given (`calibration`), or has a value (`method=taylor`)."""
+def condition_met(conditions: Conditions, values: Values) -> bool:
+    """Whether one of some conditions is met.
+
+    Args:
+        conditions: names of options that must be given (`calibration`), or have a value
+            (`method=taylor`); none: always met.
+        values: options by name.
+    """
     for condition in conditions:
         name, _, wanted = condition.partition("=")
         value = values.get(name)
@@ -245,11 +263,11 @@ def _stated(values: Values) -> dict[str, Any]:
     return {name: str(x) if isinstance(x, Path) else x for name, x in stated.items()}
 
 
-def _useless(options: Mapping[str, Declared], values: Values) -> list[str]:
+def _without_effect(options: Mapping[str, Declared], values: Values) -> list[str]:
     """Options that have no effect beside the others."""
     usual = {n: x.info.default for n, x in options.items() if not x.info.is_required()}
     known = {**usual, **values}
-    return [n for n in values if n in options and not holds(options[n].only_with, known)]
+    return [n for n in values if n in options and not condition_met(options[n].only_with, known)]
 
 
 def _choices(conditions: Conditions) -> str:

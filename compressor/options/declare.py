@@ -7,6 +7,7 @@ from Python. `compressor.options.assemble` joins the fields of a command's class
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -34,23 +35,32 @@ def option(
     selects: bool = False,
     panel: str | None = None,
     first: bool = False,
+    files: bool = False,
     **bounds: Any,
 ) -> Any:
     """A field with all that its flag and its help need.
 
     Args:
+        default: its value where it is not given; `...` for an option that must be.
+        help: what `--help` and docs/options.md say of it.
         name: of the option, where it differs from the field's.
         short: a second flag of one letter.
         only_with: the option that this one needs (`calibration`).
         selects: giving it chooses its class among several (`assemble.Chosen`).
         panel: heading in `--help`, where it differs from its class's.
         first: it stands at the top of its panel, as those with `short` or `selects` do.
+        files: its value is a path, or two with a comma between them.
         bounds: as for `pydantic.Field` (`ge`, `gt`, `lt`, …).
     """
     extra: dict[str, Any] = {
-        "name": name, "short": short, "only_with": only_with, "selects": selects, "panel": panel,
+        "name": name,
+        "short": short,
+        "only_with": only_with,
+        "selects": selects,
+        "panel": panel,
         "first": first or selects or short is not None,
-    }  # fmt: skip
+        "files": files,
+    }
     return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
@@ -62,15 +72,26 @@ class Declared:
     field: str  # of the class that has it
     annotation: Any  # what checks its value
     info: FieldInfo
-    only_with: tuple[str, ...]  # conditions of which one must hold (`assemble.holds`)
+    only_with: tuple[str, ...]  # conditions of which one must hold (`assemble.condition_met`)
     panel: str  # heading in `--help`
 
     @property
     def selects(self) -> bool:
+        """Whether giving it chooses its class among several."""
         return bool(extra_of(self.info)["selects"])
+
+    def portable(self, value: Any) -> Any:
+        """A value that means the same from every directory: files that are there by whole paths."""
+        return whole_paths(value) if self.files and isinstance(value, str) else value
+
+    @property
+    def files(self) -> bool:
+        """Whether its value names files."""
+        return bool(extra_of(self.info)["files"])
 
     @property
     def flag(self) -> str:
+        """Its name on the command line: `--gate-epochs`."""
         return as_flag(self.name)
 
     @property
@@ -108,7 +129,17 @@ def declare(kind: type[Options], field: str, only_with: tuple[str, ...] = ()) ->
     return Declared(name, field, annotation, info, conditions, extra["panel"] or panel)
 
 
+def whole_paths(text: str) -> str:
+    """A path, or two with a comma between them, as absolute ones; other texts as they are."""
+    pairs = [(text[:at], text[at + 1 :]) for at, x in enumerate(text) if x == ","]
+    for paths in [(text,), *pairs]:
+        if all(map(os.path.exists, paths)):
+            return ",".join(map(os.path.abspath, paths))
+    return text
+
+
 def as_flag(name: str) -> str:
+    """The flag of an option: `--gate-epochs` for `gate_epochs`."""
     return f"--{name.replace('_', '-')}"
 
 

@@ -2,7 +2,11 @@
 
 Every process (rank) runs the same steps. Where a model runs over rows, each rank takes its `shard`
 and sums are added up over ranks (`add_up`); rank 0 alone writes, measures and decides (`on_main`).
-All functions here also work with one process.
+All functions here also work with one process, so nobody asks how many there are.
+`compressor.parallel.launch` connects and disconnects them.
+
+Functions that communicate raise `EnvironmentProblem` if another process has ended or does not
+respond.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True)
 class Ranks:
+    """The processes of a run."""
+
     rank: int = 0
     size: int = 1
     # For objects and tensors on the CPU; operations time out after `launch.seconds`.
@@ -37,7 +43,8 @@ class Ranks:
 _ranks = Ranks()
 
 
-def use(ranks: Ranks) -> None:
+def set_ranks(ranks: Ranks) -> None:
+    """Share the work of this process with others from now on."""
     global _ranks
     _ranks = ranks
 
@@ -48,10 +55,12 @@ def rank() -> int:
 
 
 def size() -> int:
+    """The number of processes."""
     return _ranks.size
 
 
 def is_main() -> bool:
+    """Whether this is the process that writes and decides."""
     return _ranks.rank == 0
 
 
@@ -69,23 +78,36 @@ def threads() -> int | None:
 
 
 def shard(examples: Sequence[Value]) -> Sequence[Value]:
-    """The encoded rows of this rank: dealt longest first, back and forth, and in their order."""
+    """The rows of this rank, with about as many tokens as those of any other.
+
+    Rows are assigned by length, longest first, back and forth over the ranks; they keep their order
+    within a rank.
+
+    Args:
+        examples: encoded rows of all ranks.
+    """
     if _ranks.size == 1:
         return examples
-    rank, size, rows = _ranks.rank, _ranks.size, cast("Sequence[Any]", examples)
+    rank = _ranks.rank
+    size = _ranks.size
+    rows = cast("Sequence[Any]", examples)
     lengths = [len(row.source) + len(row.target) for row in rows]
     order = sorted(range(len(rows)), key=lambda i: -lengths[i])
     mine = order[rank :: 2 * size] + order[2 * size - 1 - rank :: 2 * size]
     return [examples[i] for i in sorted(mine)]
 
 
-def dealt(items: Sequence[Value]) -> Sequence[Value]:
-    """The items of this rank, assigned in turn."""
+def round_robin(items: Sequence[Value]) -> Sequence[Value]:
+    """The items of this rank, which ranks take in turn."""
     return items[_ranks.rank :: _ranks.size]
 
 
 def add_up(*tensors: Tensor) -> None:
-    """Replace each tensor by its sum over all ranks; all have tensors of the same shapes."""
+    """Replace each tensor by its sum over all ranks, in place.
+
+    Args:
+        tensors: of the same shapes on all ranks, on the CPU or on the rank's GPU.
+    """
     if _ranks.size == 1:
         return
     from torch.distributed import all_reduce
@@ -97,6 +119,7 @@ def add_up(*tensors: Tensor) -> None:
 
 
 def total(number: Number) -> Number:
+    """The sum of a number over all ranks."""
     if _ranks.size == 1:
         return number
     import torch
@@ -107,7 +130,11 @@ def total(number: Number) -> Number:
 
 
 def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Add up gradients, but of shards; a parameter without one on all ranks keeps none."""
+    """Add up the gradients of parameters over all ranks.
+
+    A parameter that has none on any rank keeps none; a rank without one takes part with zeros.
+    Gradients of shards are left out: the backward pass has added them up.
+    """
     if _ranks.size == 1:
         return
     import torch
@@ -140,6 +167,7 @@ def equalize(tensors: Iterable[Tensor]) -> None:
 
 
 def is_shard(tensor: Tensor) -> bool:
+    """Whether this rank holds only a part of the tensor."""
     if not _ranks.shards:
         return False
     from torch.distributed.tensor import DTensor
@@ -148,6 +176,7 @@ def is_shard(tensor: Tensor) -> bool:
 
 
 def gather(value: Value) -> list[Value]:
+    """The values of all ranks, in the order of the ranks; they are pickled."""
     if _ranks.size == 1:
         return [value]
     from torch.distributed import all_gather_object
@@ -159,11 +188,24 @@ def gather(value: Value) -> list[Value]:
 
 
 def agree(value: Value) -> Value:
+    """The value of rank 0, on all ranks."""
     return on_main(lambda: value)
 
 
 def on_main(compute: Callable[[], Value]) -> Value:
-    """The result of rank 0, for which `size()` is 1, or its error, on all ranks."""
+    """Compute something on rank 0 alone, while the others wait.
+
+    Within `compute` there is one process, so it may call functions that are shared elsewhere.
+
+    Args:
+        compute: is called on rank 0; its result is pickled.
+
+    Returns:
+        Its result, on all ranks.
+
+    Raises:
+        Exception: the error of `compute`, on all ranks.
+    """
     ranks = _ranks
     if ranks.size == 1:
         return compute()
@@ -174,13 +216,13 @@ def on_main(compute: Callable[[], Value]) -> Value:
     value: Value | None = None
     error: Exception | None = None
     if ranks.rank == 0:
-        use(Ranks())
+        set_ranks(Ranks())
         try:
             value = compute()
         except Exception as raised:  # noqa: BLE001 - raised again below, on all ranks
             error = raised
         finally:
-            use(ranks)
+            set_ranks(ranks)
     message = [(value, error and _sendable(error))]
     with _communicating():
         broadcast_object_list(message, 0, group=ranks.patient)
@@ -192,6 +234,7 @@ def on_main(compute: Callable[[], Value]) -> Value:
 
 
 def _sendable(error: Exception) -> Exception:
+    """An error that can be pickled: itself, or one with its text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # noqa: BLE001 - another library's exception may fail in any way
@@ -201,6 +244,7 @@ def _sendable(error: Exception) -> Exception:
 
 @contextmanager
 def _communicating() -> Iterator[None]:
+    """Translate errors of a connection to `rank_lost`."""
     try:
         yield
     except RuntimeError as error:
@@ -210,6 +254,11 @@ def _communicating() -> Iterator[None]:
 def rank_lost(
     what: str = "another process of the run ended or does not respond",
 ) -> EnvironmentProblem:
+    """The error for a lost connection to another process.
+
+    Args:
+        what: what happened, as the beginning of the message.
+    """
     return EnvironmentProblem(
         f"{what}; see its output, and run the same command again to resume", id="rank-lost"
     )

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from compressor import parallel
 from compressor.errors import CompressError, EnvironmentProblem
@@ -31,11 +31,13 @@ _SECONDS = 600.0  # as PyTorch has it for GPUs
 
 
 def processes() -> int:
+    """The number of processes that a launcher started, from its environment variables; else 1."""
     size = os.environ.get("WORLD_SIZE", "1")
     return int(size) if "RANK" in os.environ and size.isdecimal() and int(size) > 1 else 1
 
 
 def rank() -> int:
+    """The number of this process, from the launcher's environment variables; else 0."""
     number = os.environ.get("RANK", "0")
     return int(number) if processes() > 1 and number.isdecimal() else 0
 
@@ -52,7 +54,16 @@ def seconds() -> float:
 
 
 def start(device: str, shards: bool = False) -> None:
-    """Connect with other processes; `device` is auto, cpu or cuda, and `shards` is for training."""
+    """Connect with the other processes of the run, if there are any.
+
+    Args:
+        device: `auto`, `cpu` or `cuda`; of several processes on a machine each takes its own GPU.
+        shards: whether models in training are sharded over ranks.
+
+    Raises:
+        EnvironmentProblem: accelerate is not installed, some processes did not connect, or two
+            share a GPU.
+    """
     if processes() == 1:
         return
     try:
@@ -64,7 +75,7 @@ def start(device: str, shards: bool = False) -> None:
             id="accelerate-missing",
         ) from error
     if device != "cpu":
-        _take_own_gpu()
+        _select_gpu()
     import torch
     from torch import distributed
 
@@ -83,7 +94,7 @@ def start(device: str, shards: bool = False) -> None:
             "the same numbers",
             id="ranks-missing",
         ) from error
-    parallel.use(Ranks(rank(), processes(), control, patient, shards))
+    parallel.set_ranks(Ranks(rank(), processes(), control, patient, shards))
     _watch.start(_open_store(seconds()))
     signal.signal(signal.SIGTERM, _interrupt)
     if on_gpu:
@@ -98,6 +109,7 @@ def start(device: str, shards: bool = False) -> None:
 
 
 def finish() -> None:
+    """Disconnect; all processes call this when the work is done."""
     if parallel.size() == 1:
         return
     from torch import distributed
@@ -105,14 +117,24 @@ def finish() -> None:
     parallel.gather(None)
     _watch.stop()
     parallel.gather(None)  # now no process reads heartbeats
-    parallel.use(Ranks())
+    parallel.set_ranks(Ranks())
     distributed.destroy_process_group()
 
 
 def require_same(
     facts: Mapping[str, object], advice: str, kind: type[CompressError], id: str
 ) -> None:
-    """Raise an error of this kind, on all ranks, if processes have different facts, by name."""
+    """Check that all processes have the same facts.
+
+    Args:
+        facts: name -> value, compared as texts.
+        advice: what to do about a difference.
+        kind: the error to raise.
+        id: of the error.
+
+    Raises:
+        CompressError: of that kind, on all ranks.
+    """
     first, *others = parallel.gather({name: str(value) for name, value in facts.items()})
     for number, other in enumerate(others, 1):
         for name, value in first.items():
@@ -156,7 +178,7 @@ def is_first_to_report() -> bool:
         return rank() == 0
 
 
-def _take_own_gpu() -> None:
+def _select_gpu() -> None:
     """Make one GPU visible, so that `cuda` is the same device for torch and onnxruntime."""
     number = int(os.environ.get("LOCAL_RANK", "0"))
     visible = [x for x in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if x.strip()]
@@ -171,23 +193,29 @@ def _open_store(limit: float) -> TCPStore:
     from torch.distributed import TCPStore
 
     return TCPStore(
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
-        timeout=timedelta(seconds=limit), wait_for_workers=False,
-    )  # fmt: skip
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=False,
+        timeout=timedelta(seconds=limit),
+        wait_for_workers=False,
+    )
 
 
 def _key(name: str) -> str:
+    """A name in the launcher's store, apart from those of earlier attempts."""
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun may restart processes
     return f"compress/{attempt}/{name}"
 
 
 def _interrupt(number: int, frame: Any) -> None:
+    """Handle SIGTERM: end as by Ctrl-C, and remember that the launcher asked for it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _watch.is_ended = True
     raise EndedByLauncher
 
 
-class EndedByLauncher(KeyboardInterrupt): ...
+class EndedByLauncher(KeyboardInterrupt):
+    """The launcher ends this process, as it does with all when one of them has ended."""
 
 
 class Watch:
@@ -201,6 +229,7 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def start(self, store: TCPStore) -> None:
+        """Write the first heartbeat, wait for those of all others, and start the thread."""
         self.store = store
         self._ended.clear()
         store.set(_key(f"beat-{rank()}"), "0")
@@ -209,11 +238,13 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
+        """Stop the thread."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self, store: TCPStore) -> None:
+        """Write heartbeats, at least every two seconds; end the process if another has none."""
         limit, beat = seconds(), 0
         others = [number for number in range(processes()) if number != rank()]
         last = dict.fromkeys(others, (b"", time.monotonic()))
@@ -243,64 +274,10 @@ _watch = Watch()
 
 
 def is_ended() -> bool:
+    """Whether the launcher asked this process to end."""
     return _watch.is_ended
 
 
 def on_lost(report: Callable[[EnvironmentProblem], None]) -> None:
     """Set the function that reports a lost process; this process ends afterwards."""
     _watch.report = report
-
-
-_USE_FSDP = "ACCELERATE_USE_FSDP"
-_PRECISION = "ACCELERATE_MIXED_PRECISION"
-# Variable -> the option of accelerate's configuration, and the values that a run supports, of which
-# the first stands for a missing variable; empty for an option that must be left out.
-_SUPPORTED: dict[str, tuple[str, tuple[str, ...]]] = {
-    _PRECISION: ("mixed_precision", ("no", "bf16")),
-    "ACCELERATE_USE_DEEPSPEED": ("DeepSpeed", ("false",)),
-    "ACCELERATE_USE_MEGATRON_LM": ("Megatron-LM", ("false",)),
-    "ACCELERATE_USE_PARALLELISM_CONFIG": ("parallelism_config", ("false",)),
-}
-_SUPPORTED_WITH_FSDP: dict[str, tuple[str, tuple[str, ...]]] = {
-    "FSDP_VERSION": ("fsdp_version", ("2",)),
-    "FSDP_OFFLOAD_PARAMS": ("fsdp_offload_params", ("false",)),
-    "FSDP_RESHARD_AFTER_FORWARD": ("fsdp_reshard_after_forward", ("true",)),
-    "FSDP_ACTIVATION_CHECKPOINTING": ("fsdp_activation_checkpointing", ("false",)),
-    "FSDP_AUTO_WRAP_POLICY": ("fsdp_auto_wrap_policy", ("TRANSFORMER_BASED_WRAP",)),
-    "FSDP_TRANSFORMER_CLS_TO_WRAP": ("fsdp_transformer_layer_cls_to_wrap", ("",)),
-    "FSDP_IGNORED_MODULES": ("fsdp_ignored_modules", ("",)),
-}
-
-
-def training_precision() -> Literal["fp32", "bf16"] | None:
-    """The configured mixed precision; None if it is not configured."""
-    return "bf16" if _value(_PRECISION, *_SUPPORTED[_PRECISION]) == "bf16" else None
-
-
-def wants_cpu() -> bool:
-    """Whether the configuration disables GPUs."""
-    return os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
-
-
-def wants_shards() -> bool:
-    """Whether the configuration enables FSDP; EnvironmentProblem for what a run does not support.
-
-    The variable is deleted: transformers would load models without weights on all ranks but one.
-    """
-    shards = os.environ.get(_USE_FSDP, "").lower() == "true"
-    for variable, row in (_SUPPORTED | (_SUPPORTED_WITH_FSDP if shards else {})).items():
-        _value(variable, *row)
-    if shards:
-        del os.environ[_USE_FSDP]
-    return shards
-
-
-def _value(variable: str, option: str, supported: tuple[str, ...]) -> str:
-    value = os.environ.get(variable, supported[0])
-    if value.lower() not in map(str.lower, supported):
-        advice = f"set it to {' or '.join(supported)}" if supported[0] else "leave it out"
-        raise EnvironmentProblem(
-            f"accelerate's {option} is {value}, which `compress run` does not support; {advice}",
-            id="accelerate-option-unsupported",
-        )
-    return value.lower()

@@ -1,8 +1,12 @@
 """Models in training whose weights, gradients and moments are sharded over ranks (FSDP).
 
-All ranks must compute a layer together (Zhao et al. 2023, "PyTorch FSDP"). So a rank with fewer
-batches than others computes spare ones (`Batch.spare`), and decisions that depend on a rank's own
-rows are made together (`everywhere`). All functions also work with models that are not sharded.
+Each rank holds a part of every weight; the weights of a Transformer layer are gathered when it is
+computed, and freed again (Zhao et al. 2023, "PyTorch FSDP"). All others, embeddings and heads, stay
+gathered for a whole pass.
+
+All ranks must compute a layer together. So a rank with fewer batches than others computes spare
+ones (`Batch.spare`), and decisions that depend on a rank's own rows are made together
+(`on_all_ranks`). All functions also work with models that are not sharded.
 """
 
 from __future__ import annotations
@@ -23,13 +27,21 @@ if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-def everywhere(condition: bool) -> bool:
+def on_all_ranks(condition: bool) -> bool:
     """Whether a condition holds on all ranks that compute a model together."""
     return parallel.total(int(condition)) == parallel.size() if parallel.shards() else condition
 
 
 def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
-    """This rank's part of a copy of a model on the CPU; gradients are sums. `layers` are paths."""
+    """A copy of a model on the device, of which this rank holds its part.
+
+    Gradients of its parameters are sums over ranks. Without sharding it is a plain copy.
+
+    Args:
+        model: on the CPU; not changed.
+        layers: paths of its Transformer layers, which are gathered one by one.
+        device: where to compute.
+    """
     if not parallel.shards():
         return copy.deepcopy(model)
     from torch.distributed import DeviceMesh, ProcessGroup, group
@@ -55,6 +67,7 @@ def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
 
 
 def _shard(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Shard the parameters of one module that are not sharded yet."""
     from torch.distributed.fsdp import fully_shard
 
     kept = [(p, p.data) for p in module.parameters() if not parallel.is_shard(p)]
@@ -67,7 +80,16 @@ def _shard(module: nn.Module, mesh: DeviceMesh) -> None:
 
 @contextmanager
 def shards_of(model: nn.Module, layers: Iterable[str], device: str) -> Iterator[nn.Module]:
-    """A model to compute with: itself, or a sharded copy while its own weights are freed."""
+    """Within the context, a model to compute with: itself, or a sharded copy.
+
+    While the copy exists the model's own weights are freed. After an error they stay so: ranks that
+    have ended cannot gather them, and the run ends.
+
+    Args:
+        model: on the CPU if it is to be sharded.
+        layers: paths of its Transformer layers.
+        device: where to compute.
+    """
     if not parallel.shards():
         yield model
         return
@@ -79,7 +101,12 @@ def shards_of(model: nn.Module, layers: Iterable[str], device: str) -> Iterator[
 
 
 def gathered(model: nn.Module, like: nn.Module) -> nn.Module:
-    """A whole model like another with the weights of a sharded one; itself if it is not sharded."""
+    """A whole model with the weights of a sharded one; itself if it is not sharded.
+
+    Args:
+        model: sharded or not.
+        like: a whole model of the same structure; not changed.
+    """
     from torch import nn
     from torch.distributed.fsdp import FSDPModule
 
@@ -92,6 +119,7 @@ def gathered(model: nn.Module, like: nn.Module) -> nn.Module:
 
 
 def _load(model: nn.Module, shards: nn.Module) -> None:
+    """Give a model's parameters the values of a sharded model's."""
     parameters = dict(shards.named_parameters())
     for name, parameter in model.named_parameters():
         parameter.data = whole(parameters[name].detach()).to(parameter.device)
@@ -113,7 +141,7 @@ def outer_weights(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def noticing_lost_ranks() -> Iterator[None]:
+def translate_rank_errors() -> Iterator[None]:
     """Translate the errors of sharded models to `rank_lost` when another process has ended."""
     if not parallel.shards():
         yield
@@ -130,7 +158,7 @@ def noticing_lost_ranks() -> Iterator[None]:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All ranks call this together if the tensor is a shard."""
+    """The whole of a tensor; all ranks call this together if it is a shard."""
     return cast("DTensor", tensor).full_tensor() if parallel.is_shard(tensor) else tensor
 
 
@@ -147,8 +175,10 @@ def part_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def local(tensor: Tensor) -> Tensor:
+    """The values of a tensor that this rank holds."""
     return cast("DTensor", tensor).to_local() if parallel.is_shard(tensor) else tensor
 
 
 def local_bytes(model: nn.Module) -> int:
+    """The bytes of a model's parameters on this rank."""
     return sum(x.numel() * x.element_size() for x in map(local, model.parameters()))

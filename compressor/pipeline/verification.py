@@ -15,15 +15,10 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.location import INDEX, WEIGHTS
 from compressor.pipeline.inputs import random_check_batches
 from compressor.progress import SILENT, Progress
-from compressor.report.schema import JSON
+from compressor.report.formats import JSON
 from compressor.results import Check
-from compressor.runtime.artifact import (
-    CTRANSLATE2_DIRECTORY,
-    CTRANSLATE2_FILES,
-    GRAPH_DIRECTORY,
-    open_output_tokens,
-    read_artifact,
-)
+from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, CTRANSLATE2_FILES, GRAPH_DIRECTORY
+from compressor.runtime.opening import open_output_tokens, read_artifact
 from compressor.steps import STATE
 from compressor.storage import manifest
 from compressor.tasks import TASKS

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
+from typing_extensions import override
+
 from compressor.options.bounds import MOST_BEAMS, Count, NonNegative, Positive
 from compressor.options.declare import Options, option
-from compressor.options.table import Table, opened
+from compressor.options.table import Table, import_object
 from compressor.training import PATIENCE, TrainingJob, rate_option
 
 if TYPE_CHECKING:
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 
     from compressor.model.sublayers import Mask
     from compressor.tasks import Task
-    from compressor.training.data import Text
-    from compressor.training.optimizer import Precision
+    from compressor.training.precision import Precision
+    from compressor.training.text import Text
 
 # Rows of a step with AdamW, and with Muon, which has a fixed cost per step.
 BATCH_ROWS, MUON_BATCH_ROWS = 32, 64
@@ -34,11 +36,19 @@ GPU_BATCH_ROWS = 512
 
 @dataclass(frozen=True)
 class ExtraText:
+    """A file of sentences to train on beside the calibration rows."""
+
     path: Path
     beams: int  # width of the dense model's translations of it
 
 
 class RecoveryMethod(Options):
+    """Base of the methods that recover a pruned model: a step of `--recover`, with its options.
+
+    A subclass has its options as fields, and `function` names what carries it out. Class variables
+    say what a run has to know about it.
+    """
+
     panel: ClassVar[str] = "Recovery"
 
     name: ClassVar[str] = ""
@@ -49,36 +59,62 @@ class RecoveryMethod(Options):
 
     @property
     def extra_text(self) -> ExtraText | None:
+        """The text to train on beside the calibration rows, if any is wanted."""
         return None
 
     @property
     def earlier(self) -> Path | None:
-        """An artifact whose weights it starts from, if any."""
+        """The artifact whose weights it starts from, if any."""
         return None
 
     def with_precision(self, precision: Precision | None) -> Self:
-        """A copy that trains in a precision, unless it has one or does not train."""
+        """A copy that trains in a precision, unless it has one already or does not train.
+
+        Args:
+            precision: `fp32`, `bf16`, or None to leave it open.
+        """
         return self
 
     def on_device(self, device: str) -> Self:
-        """A copy with what the device decides, where the options leave it open."""
+        """A copy with defaults that depend on the device, for options that were not given.
+
+        Args:
+            device: `cpu` or `cuda`.
+        """
         return self
 
     def for_task(self, task: Task) -> Self:
-        """A copy with what the task decides, where the device does not."""
+        """A copy with defaults that depend on the task, for options that are still open.
+
+        Args:
+            task: of the model.
+        """
         return self
 
     def recover(self, job: RecoveryJob) -> Recovered:
-        """Recover `job.pruned`; models are in evaluation mode, and on the device.
+        """Recover `job.pruned`; models are in evaluation mode, and on the job's device.
 
         With sharded training, a method that `trains` gets them on the CPU.
+
+        Args:
+            job: the models, the rows and the device; neither model changes.
+
+        Returns:
+            The recovered model, which may share unchanged parameters with `job.pruned`.
+
+        Raises:
+            InputError: too few rows, or values that are not finite.
         """
-        recovered: Recovered = opened(self.function)(self, job)
+        recovered: Recovered = import_object(self.function)(self, job)
         return recovered
 
 
 class Reconstruct(RecoveryMethod):
-    """Re-solve the projections into the residual stream by least squares; needs no labels."""
+    """Re-solve the projections into the residual stream by least squares; needs no labels.
+
+    Optimal Brain Surgeon's weight update for whole units, solved bottom-up as in K-prune (Park et
+    al. 2024).
+    """
 
     name: ClassVar[str] = "reconstruct"
     function = "compressor.recovery.least_squares:reconstruct"
@@ -86,7 +122,10 @@ class Reconstruct(RecoveryMethod):
 
 
 class Distill(RecoveryMethod):
-    """Fine-tune with the dense model as teacher."""
+    """Fine-tune with the dense model as teacher.
+
+    Hinton, Vinyals & Dean 2015; hidden states as in TinyBERT (Jiao et al. 2020, equation 8).
+    """
 
     name: ClassVar[str] = "distill"
     function = "compressor.recovery.distillation:distill"
@@ -126,12 +165,14 @@ class Distill(RecoveryMethod):
     )
     text: str | None = option(
         None,
+        files=True,
         name="distill_text",
         help="Distillation: more text to learn from, in the source language, a sentence a line, "
         "or JSONL; the dense model answers or embeds it. Of any size, packed (.gz, .zst) or not.",
     )
     start: str | None = option(
         None,
+        files=True,
         name="distill_start",
         help="Distillation: go on from the weights of this artifact, which has kept the same "
         "units, as an earlier run with the same budget has.",
@@ -146,16 +187,20 @@ class Distill(RecoveryMethod):
     )
 
     @property
+    @override
     def extra_text(self) -> ExtraText | None:
         return None if self.text is None else ExtraText(Path(self.text), self.beams)
 
     @property
+    @override
     def earlier(self) -> Path | None:
         return None if self.start is None else Path(self.start)
 
+    @override
     def with_precision(self, precision: Precision | None) -> Distill:
         return self.model_copy(update={"precision": self.precision or precision})
 
+    @override
     def on_device(self, device: str) -> Distill:
         on_gpu = device != "cpu"
         # On processors, with a text, the task decides on the rows.
@@ -163,6 +208,7 @@ class Distill(RecoveryMethod):
         decided = self.model_copy(update={"batch": self.batch or usual})
         return decided.with_precision("bf16" if on_gpu else "fp32")
 
+    @override
     def for_task(self, task: Task) -> Distill:
         usual = MUON_BATCH_ROWS if self.text is not None and task.muon_on_text else BATCH_ROWS
         return self.model_copy(update={"batch": self.batch or usual})
@@ -175,6 +221,8 @@ RECOVERIES: Table[type[RecoveryMethod]] = Table(
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryJob(TrainingJob):
+    """The models and the data that a recovery method works with."""
+
     dense: nn.Module  # before pruning; not changed
     pruned: nn.Module  # to recover; not changed
     mask: Mask  # the units of the dense model that `pruned` keeps
@@ -183,22 +231,42 @@ class RecoveryJob(TrainingJob):
 
 @dataclass(frozen=True)
 class Recovered:
-    """A model that shares unchanged parameters with the pruned one, and a text for the report."""
+    """A recovered model.
+
+    Args:
+        model: shares the parameters that no method changed with the pruned model.
+        text: what was done, for the report.
+    """
 
     model: nn.Module
     text: str
 
 
 def extra_text(methods: Sequence[RecoveryMethod]) -> ExtraText | None:
+    """The text that some method trains on beside the calibration rows, if any is wanted."""
     return next((method.extra_text for method in methods if method.extra_text), None)
 
 
 def earlier_artifact(methods: Sequence[RecoveryMethod]) -> Path | None:
+    """The artifact whose weights some method starts from, if there is one."""
     return next((method.earlier for method in methods if method.earlier), None)
 
 
 def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
-    """Recover a pruned model with some methods in their order; without any it is `job.pruned`."""
+    """Recover a pruned model with some methods, one after the other.
+
+    Rows that a later method holds out for validation are not used by earlier ones.
+
+    Args:
+        methods: in the order in which they are applied; without any the model is `job.pruned`.
+        job: the models and the calibration rows; both models end up on the CPU.
+
+    Returns:
+        The model after the last method, and what each of them says for the report.
+
+    Raises:
+        InputError: too few rows to train on, or values that are not finite.
+    """
     if not methods:
         return Recovered(job.pruned, "")
     from compressor import parallel
@@ -207,7 +275,7 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
     from compressor.training.data import hold_out
 
     texts, models = [], [job.dense, job.pruned]
-    with evaluating(job.dense), evaluating(job.pruned), sharding.noticing_lost_ranks():
+    with evaluating(job.dense), evaluating(job.pruned), sharding.translate_rank_errors():
         try:
             for number, method in enumerate(methods):
                 # Models in training are moved shard by shard.

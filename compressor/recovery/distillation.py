@@ -22,12 +22,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from compressor import parallel
 from compressor.errors import InputError
-from compressor.model.architectures import layer_paths
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.modes import masks_unread
+from compressor.model.layers import layer_paths
+from compressor.model.modes import skip_mask_inspection
 from compressor.model.sublayers import Mask, by_layer
 from compressor.model.surgery import names_without_skipped
 from compressor.parallel import sharding
@@ -39,21 +40,26 @@ from compressor.recovery import (
     Recovered,
     RecoveryJob,
 )
-from compressor.recovery.teacher import Teacher, difference, outputs_of, variances
+from compressor.recovery.hidden_states import block_tokens, difference, outputs_of, variances
+from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
-from compressor.training.optimizer import (
-    Precision,
-    embedding_tables,
-    parameter_groups,
-    products_in,
-    sparse_gradients,
-)
+from compressor.training.optimizer import embedding_tables, parameter_groups, sparse_gradients
+from compressor.training.precision import Precision, products_in
 
 
 def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.Module:
-    """A copy of a pruned model with the weights of an artifact that keeps the same units."""
+    """A copy of a pruned model with the weights of an artifact that keeps the same units.
+
+    Args:
+        pruned: the model; not changed.
+        mask: the units of the dense model that it keeps.
+        directory: of the artifact.
+
+    Raises:
+        InputError: it is no pruned checkpoint, keeps other units, or has weights of other shapes.
+    """
     earlier = open_checkpoint(str(directory))
     if earlier.pruning is None or earlier.pruning.mask != mask:
         has = "no units.json" if earlier.pruning is None else str(earlier.pruning.mask)
@@ -75,14 +81,27 @@ def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.M
     return model
 
 
-def by_muon(job: RecoveryJob) -> bool:
+def uses_muon(job: RecoveryJob) -> bool:
     """Whether Muon trains the matrices; on few rows, such as calibration rows, AdamW is better."""
     return job.text is not None and job.task.muon_on_text
 
 
 def distill(method: Distill, job: RecoveryJob) -> Recovered:
-    """Train a copy to match the dense model's predictions; never worse on the held-out rows."""
-    task, usual_rows = job.task, MUON_BATCH_ROWS if by_muon(job) else BATCH_ROWS
+    """Train a copy of the pruned model to match the dense model's predictions.
+
+    Args:
+        method: options; what they leave open is decided by the task and the device.
+        job: the models, the calibration rows and, where one is given, a text.
+
+    Returns:
+        The weights with the lowest divergence on the held-out rows; those of the pruned model if
+        training gained nothing.
+
+    Raises:
+        InputError: too few rows to hold some out, a loss that is not finite, or an earlier artifact
+            that does not fit.
+    """
+    task, usual_rows = job.task, MUON_BATCH_ROWS if uses_muon(job) else BATCH_ROWS
     is_large = job.text is not None and job.device != "cpu"
     rows = method.batch or (GPU_BATCH_ROWS if is_large else usual_rows)
     usual = task.learning_rate
@@ -107,6 +126,15 @@ def distill(method: Distill, job: RecoveryJob) -> Recovered:
 def _fine_tuned(
     job: RecoveryJob, schedule: Schedule, rate: float, hidden: float, precision: Precision
 ) -> Recovered:
+    """Train with everything decided.
+
+    Args:
+        job: whose pruned model is the student to start from.
+        schedule: how long to train.
+        rate: peak learning rate.
+        hidden: weight of the difference in hidden states; 0 leaves it out.
+        precision: of products in training; validation is in float32.
+    """
     learn, held = hold_out(job.examples, job.seed)
     pruned = job.pruned
     student = sharding.sharded(pruned, layer_paths(pruned), job.device)
@@ -141,8 +169,13 @@ def _fine_tuned(
 class Distillation(Problem):
     """All floating-point weights of the student, validated by its divergence from the teacher.
 
-    `held` are this rank's batches to validate on, `hidden` is the weight of the difference in
-    hidden states, and `precision` is that of products in training; validation is in float32.
+    Args:
+        job: the teacher (`dense`), the rows it answers, and the task.
+        student: in evaluation mode, so without dropout; its weights change.
+        held: this rank's batches to validate on, and to take variances of hidden states from.
+        learning_rate: peak rate.
+        hidden: weight of the difference in hidden states; 0 leaves it out.
+        precision: of products in training; validation is in float32.
     """
 
     def __init__(
@@ -154,8 +187,12 @@ class Distillation(Problem):
         hidden: float = 0.0,
         precision: Precision = "fp32",
     ) -> None:
-        self.job, self.student, self.held = job, student, held
-        self.learning_rate, self.hidden, self.precision = learning_rate, hidden, precision
+        self.job = job
+        self.student = student
+        self.held = held
+        self.learning_rate = learning_rate
+        self.hidden = hidden
+        self.precision = precision
         # The first sublayer of each layer: its kind says which tokens the layer processes.
         self.blocks = [x[0] for x in by_layer(job.layers).values()] if hidden else []
 
@@ -177,29 +214,37 @@ class Distillation(Problem):
         for parameter in self._parameters.values():
             parameter.requires_grad_(True)
 
+    @override
     def groups(self) -> list[dict[str, object]]:
-        layers = layer_paths(self.student) if by_muon(self.job) else ()
+        layers = layer_paths(self.student) if uses_muon(self.job) else ()
         weights = self._parameters.values()
         return parameter_groups(self.student, weights, layers, self.learning_rate, self.precision)
 
+    @override
     def tables(self) -> list[Tensor]:
         return [table.weight for table in embedding_tables(self.student)]
 
+    @override
     def tensors(self) -> dict[str, Tensor]:
         return dict(self._parameters)
 
+    @override
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
-        task, whole, device = self.job.task, (whole or batch).host, self.job.device
-        with products_in(self.precision, device), masks_unread(device):
+        task = self.job.task
+        device = self.job.device
+        whole = (whole or batch).host
+        with products_in(self.precision, device), skip_mask_inspection(device):
             target, target_states = self.teacher.outputs(batch)
             logits, states = outputs_of(self.student, task, batch, self.blocks)
         loss = task.divergence(task.predictions(logits), target) / task.loss_terms(whole)
         if not self.blocks:
             return loss
-        tokens = [int(task.token_mask(whole, block.kind).sum()) for block in self.blocks]
+        masks = (block_tokens(task, whole, self.student, block) for block in self.blocks)
+        tokens = [int(mask.sum()) for mask in masks]
         return loss + self.hidden * difference(states, target_states, self.variances, tokens)
 
     @torch.no_grad()
+    @override
     def validate(self, progress: float) -> float:
         task, divergence = self.job.task, 0.0
         for batch in self.held:

@@ -7,26 +7,28 @@ residual stream just after it, on the same tokens, solve
     min  mean |e - (dW x + db)|^2 + damping |dW|^2,     W <- W + dW,  b <- b + db.
 
 (The weight update of structured Optimal Brain Surgeon; solved bottom-up as in K-prune, Park et al.
-2024.) Because e is measured in the residual stream, a projection also compensates for errors of
-earlier ones. Each stack is run about three times through both models, for any number of layers.
+2024.) The damping pulls towards the present weights, not towards zero. Because e is measured in the
+residual stream, a projection also compensates for errors of earlier ones, so sublayers that lost
+nothing take part, too; one without units still has its bias. Every solution is tested on rows it
+was not fitted to. Each stack is run about three times through both models, for any number of
+layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from compressor import parallel
-from compressor.importance.second_order import Moments, add_damping, require_finite
-from compressor.model.modes import fixed_outputs, hooks, is_normalization, shared_copy
+from compressor.importance.statistics import Moments, add_damping, require_finite
+from compressor.model.modes import shared_copy, tokens_of
 from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Reconstruct, Recovered, RecoveryJob
-from compressor.tasks import Batch, Objective
+from compressor.recovery.layerwise_forward import LayerwiseForward
+from compressor.tasks import Batch
 
 DAMPING = 1e-3  # share of the inputs' mean variance
 # Feed-forward parts have several times as many inputs, so 1,000 rows determine each less well.
@@ -37,7 +39,18 @@ DAMPINGS = 4  # to try, each ten times the one before
 
 @torch.no_grad()
 def reconstruct(method: Reconstruct, job: RecoveryJob) -> Recovered:
-    """Re-solve the projections of a copy; solutions that do not help are dropped."""
+    """Re-solve the projections of a copy; solutions that do not help are dropped.
+
+    Args:
+        method: has no options.
+        job: the models, on the device, and the calibration rows, whose labels are not used.
+
+    Returns:
+        A model that shares all other weights with `job.pruned`.
+
+    Raises:
+        InputError: activations are not finite.
+    """
     on_host: list[Batch] = job.task.batches(job.examples, job.dense, device=job.device)
     rows = [row for batch in on_host for row in batch.rows]
     held = set(rows[HELD_OUT // 2 :: HELD_OUT])  # in the order of the batches, which is by length
@@ -75,13 +88,24 @@ def reconstruct(method: Reconstruct, job: RecoveryJob) -> Recovered:
 def _gather(
     dense: LayerwiseForward, pruned: LayerwiseForward, sublayer: Sublayer, held: Set[int]
 ) -> tuple[Moments, Moments]:
-    """Moments of a projection's inputs and of what is missing after it: to fit on, and held out."""
+    """Moments of a projection's inputs and of what is missing after it, over real tokens.
+
+    Args:
+        dense: forward pass of the dense model.
+        pruned: forward pass of the pruned model, as reconstructed so far.
+        sublayer: whose output projection it is.
+        held: rows that are held out.
+
+    Returns:
+        The moments of the rows to fit on, and of those held out.
+    """
     both: list[Moments] = []
     module = pruned.model.get_submodule(sublayer.output)
     for number, batch in enumerate(pruned.batches):
         _, target = dense.observe(sublayer, number)
         inputs, stream = pruned.observe(sublayer, number)
-        real = pruned.task.token_mask(batch, sublayer.kind)
+        mask = pruned.task.token_mask(batch, sublayer.kind)
+        real = tokens_of(mask, pruned.model, sublayer.layer_path)
         # A sublayer without units has only its bias, although its stand-in has an input.
         width = module.in_features if isinstance(module, nn.Linear) else 0
         out = torch.tensor([row in held for row in batch.rows], device=real.device)
@@ -97,10 +121,20 @@ def _gather(
 def _reconstruct_projection(
     sublayer: Sublayer, module: nn.Module, fit: Moments, held: Moments, damping: float
 ) -> float:
-    """Change one projection; returns the squared difference to the dense model after over before.
+    """Change one projection in place, if that brings the model closer to the dense one.
 
     The damping grows while the solution of `fit` is worse on the held-out rows, as with few rows
     and many inputs. `fit` ends with the moments of all rows, which saves memory.
+
+    Args:
+        sublayer: whose output projection it is.
+        module: the projection.
+        fit: moments of the rows to fit on.
+        held: moments of the held-out rows.
+        damping: the first to try, a share of the inputs' mean variance.
+
+    Returns:
+        The squared difference to the dense model after over before; 1 if nothing changed.
     """
     for stronger in range(DAMPINGS):
         chosen = damping * 10**stronger
@@ -123,7 +157,7 @@ def _reconstruct_projection(
 def _solve(
     sublayer: Sublayer, module: nn.Module, moments: Moments, damping: float
 ) -> tuple[Tensor, Tensor]:
-    """Changes of the weight, [width, inputs], and of the bias, [width], in their precision."""
+    """Changes of the weight [width, inputs] and bias [width] that their precision can hold."""
     weight: Tensor | None = getattr(module, "weight", None)
     bias: Tensor | None = module.bias  # type: ignore[assignment]
     centered = bias is not None
@@ -149,64 +183,3 @@ def _gain(moments: Moments, change: Tensor, offset: Tensor) -> float:
     mean = moments.other_mean
     rest = mean - change @ moments.mean - offset
     return float(spread + mean.pow(2).sum() - rest.pow(2).sum())
-
-
-class _Reached(Exception): ...
-
-
-class LayerwiseForward:
-    """A forward pass over all batches in pieces, each resuming where the last one stopped.
-
-    Every finished block of a stack is skipped by returning its cached output. Embeddings, masks and
-    the arguments of each block come from the model's own code. The model is in evaluation mode;
-    batches are on its device.
-    """
-
-    def __init__(self, model: nn.Module, batches: Sequence[Batch], task: Objective) -> None:
-        self.model, self.batches, self.task = model, batches, task
-        self._returned: dict[str, list[Any]] = {}  # stack -> outputs of its last finished block
-        self._finished: list[str] = []
-
-    def observe(self, sublayer: Sublayer, number: int) -> tuple[Tensor, Tensor]:
-        """A projection's input [batch, tokens, columns], and the stream after it [..., width]."""
-        values: dict[str, Tensor] = {}
-
-        def before_projection(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            values["input"] = inputs[0]
-
-        def before_norm(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            if values:
-                values["stream"] = inputs[0]
-                raise _Reached
-
-        projection = self.model.get_submodule(sublayer.output)
-        norms = (x for x in self.model.modules() if is_normalization(x))
-        self._run(
-            number,
-            projection.register_forward_pre_hook(before_projection),
-            *(norm.register_forward_pre_hook(before_norm) for norm in norms),
-        )
-        return values["input"], values["stream"]
-
-    def finish(self, block: str) -> None:
-        """Run all batches through a block of a stack, and skip it from then on."""
-        returned: list[Any] = []
-
-        def after(module: nn.Module, inputs: Any, output: Any) -> None:
-            returned.append(output)
-            raise _Reached
-
-        for number in range(len(self.batches)):
-            self._run(number, self.model.get_submodule(block).register_forward_hook(after))
-        self._returned[block.rpartition(".")[0]] = returned
-        self._finished.append(block)
-
-    @torch.no_grad()
-    def _run(self, number: int, *registered: RemovableHandle) -> None:
-        finished = {b: self._returned[b.rpartition(".")[0]][number] for b in self._finished}
-        with hooks(registered), fixed_outputs(self.model, finished):
-            try:
-                self.task.logits(self.model, self.batches[number])
-            except _Reached:
-                return
-        raise RuntimeError("the forward pass did not reach the projection or block to observe")

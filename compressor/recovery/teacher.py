@@ -1,8 +1,4 @@
-"""The dense model as a teacher: its predictions, and its hidden states to compare two models by.
-
-A hidden state is the residual stream of real tokens after a Transformer layer (TinyBERT, Jiao et
-al. 2020, eq. 8; CoFi, Xia et al. 2022, section 2.3), whose width pruning does not change.
-"""
+"""The dense model as a teacher, which remembers its outputs."""
 
 from __future__ import annotations
 
@@ -14,68 +10,23 @@ from torch import Tensor, nn
 
 from compressor import parallel
 from compressor.model.architectures import architecture_of
-from compressor.model.modes import received, returned
+from compressor.model.modes import record_inputs
 from compressor.model.sublayers import Sublayer
 from compressor.parallel import sharding
+from compressor.recovery.hidden_states import block_tokens, outputs_of
 from compressor.tasks import Batch, Objective
 from compressor.tasks.batching import chosen, gpu_bytes
-from compressor.training.data import BLOCK_ROWS, Text, batches_of_rank
+from compressor.training.data import batches_of_rank
+from compressor.training.text import BLOCK_ROWS, Text
 
 LEAST_ROOM = 2**30  # bytes of the cache, over all ranks, also for small models
 _READ_BLOCKS = 32  # of text at a time
 
 
-def outputs_of(
-    model: nn.Module, task: Objective, batch: Batch, blocks: Sequence[Sublayer]
-) -> tuple[Tensor, list[Tensor]]:
-    """Logits [loss terms, any], and the hidden states after each block, [real tokens, width]."""
-    with returned(model, [block.layer_path for block in blocks]) as recorded:
-        logits = task.logits(model, batch)
-    states = []
-    for block in blocks:
-        output = recorded[block.layer_path]
-        stream = output[0] if isinstance(output, tuple) else output
-        states.append(chosen(stream, task.token_mask(batch.host, block.kind)))
-    return chosen(logits, task.term_mask(batch.host)), states
-
-
-def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:
-    """Variances of hidden states of blocks, the unit of differences; 1 for constant states.
-
-    `batches` are this rank's states, [tokens, width] for each block.
-    """
-    sums: list[Tensor] = []  # of each block, [width + 2] float64: sums, mean square, tokens
-    for states in batches:
-        rows = [
-            torch.cat([x.sum(0), x.square().sum(0).mean()[None], x.new_tensor([len(x)])])
-            for x in (state.double() for state in states)
-        ]
-        sums = [a + b for a, b in zip(sums, rows, strict=True)] if sums else rows
-    ranks = [x for x in parallel.gather([x.cpu() for x in sums]) if x]  # some may have no rows
-    spread = []
-    for block in zip(*ranks, strict=True):
-        total = torch.stack(block).sum(0)
-        means = total[:-1] / total[-1]
-        spread.append(float(means[-1] - means[:-1].square().mean()))
-    return [variance if variance > 0 else 1.0 for variance in spread]
-
-
-def difference(
-    states: Sequence[Tensor],
-    targets: Sequence[Tensor],
-    variances: Sequence[float],
-    tokens: Sequence[int],
-) -> Tensor:
-    """Mean over blocks of squared differences [tokens, width], by variance and by `tokens`."""
-    parts = [
-        (state.float() - target.float()).square().mean(-1).sum() / (count * variance)
-        for state, target, variance, count in zip(states, targets, variances, tokens, strict=True)
-    ]
-    return sum(parts[1:], start=parts[0]) / len(parts)
-
-
 @dataclass(frozen=True)
 class TeacherOutputs:
+    """The teacher's outputs for some rows: all that its predictions are computed from again."""
+
     # The input of its logits [loss terms, width] (float16 in the cache), or a classifier's logits.
     read: Tensor
     # The residual stream after each block, [real tokens, width] each; bfloat16 in the cache, with
@@ -84,6 +35,7 @@ class TeacherOutputs:
 
     @property
     def bytes(self) -> int:
+        """The memory that the tensors take, in bytes."""
         return sum(x.numel() * x.element_size() for x in (self.read, *self.hidden))
 
     def to(self, device: torch.device | str) -> TeacherOutputs:
@@ -93,12 +45,19 @@ class TeacherOutputs:
 
 
 class Teacher:
-    """The dense model, with a cache of its outputs for whole rows, in the order of `batches`.
+    """The dense model, with a cache of its outputs for whole rows.
 
-    Each rank computes its own rows, and gets those of all others.
-    The cache is as large as the model's weights on this rank, but at least `LEAST_ROOM`, or on a
-    GPU a quarter of its memory. Outputs for other rows are computed each time. If the model is
-    sharded, all ranks have as many batches.
+    For a translator it keeps the last hidden states, which the output projection reads, since
+    logits are a vocabulary wide; for a classifier it keeps the logits. The cache is as large as the
+    model's weights on this rank, but at least `LEAST_ROOM`, or on a GPU a quarter of its memory.
+    Outputs for other rows are computed each time.
+
+    Args:
+        dense: in evaluation mode, on the device of the batches; not changed.
+        task: computes logits and predictions.
+        batches: the rows to cache, in this order while they fit. Each rank computes its own rows,
+            and gets those of all others; if the model is sharded, all ranks have as many batches.
+        blocks: a sublayer of each layer whose hidden states are asked for.
     """
 
     @torch.no_grad()
@@ -109,7 +68,9 @@ class Teacher:
         batches: Iterable[Batch],
         blocks: Sequence[Sublayer] = (),
     ) -> None:
-        self.dense, self.task, self.blocks = dense, task, blocks
+        self.dense = dense
+        self.task = task
+        self.blocks = blocks
         self.projection: nn.Module | None = dense.get_output_embeddings()  # type: ignore[operator]
         self.kept: dict[int, TeacherOutputs] = {}  # by row
         device = next(dense.parameters()).device
@@ -119,16 +80,21 @@ class Teacher:
             room = max(sharding.local_bytes(dense), LEAST_ROOM)
         self.memory_left = room // parallel.size()
         for batch in batches:
-            if sharding.everywhere(not self.memory_left):
+            if sharding.on_all_ranks(not self.memory_left):
                 break
             self._cache(batch.to(device), self.kept)
-        self.kept = _of_all_ranks(self.kept, device)
+        self.kept = _gather_outputs(self.kept, device)
 
     @torch.no_grad()
     def cache_text(
         self, text: Text, progress: Callable[[int, int], None] = lambda done, total: None
     ) -> None:
-        """Cache outputs for the rows of a text, unless less than half of them would fit."""
+        """Cache outputs for the rows of a text, unless less than half of them would fit.
+
+        Args:
+            text: whose rows are read in order.
+            progress: called with (rows done, total rows).
+        """
         device = next(self.dense.parameters()).device
         blocks, before = -(-text.rows // BLOCK_ROWS), self.memory_left
         cached: dict[int, TeacherOutputs] = {}
@@ -144,14 +110,22 @@ class Teacher:
             if parallel.total(int(not self.memory_left)):
                 break
             progress(min(text.rows, (first + _READ_BLOCKS) * BLOCK_ROWS), text.rows)
-        self.kept |= _of_all_ranks(cached, device)
+        self.kept |= _gather_outputs(cached, device)
 
     @torch.no_grad()
     def outputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Predictions [loss terms, any], float32, and blocks' states [real tokens, width]."""
+        """The teacher's outputs for a batch, from the cache as far as it has them.
+
+        Args:
+            batch: on the device.
+
+        Returns:
+            Predictions [loss terms, classes, vocabulary or width] in float32, and the hidden states
+            after each block, [real tokens, width].
+        """
         known = [row in self.kept for row in batch.rows]
         # With a sharded model, all ranks read all rows from the cache, or all compute all rows.
-        if not sharding.everywhere(all(known)) and (parallel.shards() or not any(known)):
+        if not sharding.on_all_ranks(all(known)) and (parallel.shards() or not any(known)):
             logits, computed = self._compute(batch)
             return self.task.predictions(logits), computed.hidden
         rows = [self.kept[row] for row in batch.rows if row in self.kept]
@@ -169,7 +143,7 @@ class Teacher:
             missing, computed = self._compute(others.to(logits.device))
             logits = _merged(known, logits, missing, _per_row(self.task.term_mask(batch.host)))
             hidden = tuple(
-                _merged(known, old, new, _per_row(self.task.token_mask(batch.host, block.kind)))
+                _merged(known, old, new, _per_row(self._tokens(batch.host, block)))
                 for block, old, new in zip(self.blocks, hidden, computed.hidden, strict=True)
             )
         return self.task.predictions(logits), hidden
@@ -181,7 +155,7 @@ class Teacher:
             return
         host = batch.host
         terms = _per_row(self.task.term_mask(host))
-        tokens = [_per_row(self.task.token_mask(host, block.kind)) for block in self.blocks]
+        tokens = [_per_row(self._tokens(host, block)) for block in self.blocks]
         hidden = [x.bfloat16().split(n) for x, n in zip(computed.hidden, tokens, strict=True)]
         read = computed.read if self.projection is None else _to_half(computed.read)
         # Views of the batch's tensors, unless some rows do not fit.
@@ -197,15 +171,19 @@ class Teacher:
             self.memory_left -= outputs.bytes
             kept[row] = outputs
 
+    def _tokens(self, host: Batch, block: Sublayer) -> Tensor:
+        return block_tokens(self.task, host, self.dense, block)
+
     def _compute(self, batch: Batch) -> tuple[Tensor, TeacherOutputs]:
-        with received(self.projection) as read:
+        """Run the dense model: logits [loss terms, classes or vocabulary], and what to cache."""
+        with record_inputs(self.projection) as read:
             logits, states = outputs_of(self.dense, self.task, batch, self.blocks)
         terms = chosen(read[-1], self.task.term_mask(batch.host)) if read else logits
         return logits, TeacherOutputs(terms, tuple(states))
 
 
 def _to_half(states: Tensor) -> Tensor:
-    """In float16; unchanged if that changes a value by over 0.1 % of the largest."""
+    """Tensors in float16; unchanged if that changes a value by over 0.1 % of the largest."""
     half = states.half()
     if not states.numel():
         return half
@@ -214,7 +192,14 @@ def _to_half(states: Tensor) -> Tensor:
 
 
 def _merged(known: list[bool], kept: Tensor, computed: Tensor, counts: list[int]) -> Tensor:
-    """Values of all rows in order, `counts` of each, from those of `known` rows and of others."""
+    """Values of all rows in order, from those of the `known` rows and those of the others.
+
+    Args:
+        known: for each row of the batch, whether it was in the cache.
+        kept: values of the known rows, one after the other.
+        computed: values of the other rows, one after the other.
+        counts: number of values of each row.
+    """
     parts = {
         is_known: iter(x.split([n for n, k in zip(counts, known, strict=True) if k == is_known]))
         for is_known, x in ((True, kept), (False, computed))
@@ -222,9 +207,10 @@ def _merged(known: list[bool], kept: Tensor, computed: Tensor, counts: list[int]
     return torch.cat([next(parts[is_known]) for is_known in known])
 
 
-def _of_all_ranks(
+def _gather_outputs(
     cached: dict[int, TeacherOutputs], device: torch.device
 ) -> dict[int, TeacherOutputs]:
+    """The cached outputs of all ranks, by row, on the device."""
     if parallel.size() == 1:
         return cached
     ranks = parallel.gather({row: outputs.to("cpu") for row, outputs in cached.items()})
@@ -232,5 +218,6 @@ def _of_all_ranks(
 
 
 def _per_row(mask: Tensor) -> list[int]:
+    """Number of set values of each row of a mask."""
     counts: list[int] = mask.reshape(len(mask), -1).sum(-1).tolist()
     return counts

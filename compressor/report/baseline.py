@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 
 from compressor.errors import InputError
-from compressor.report import facts
+from compressor.report import facts, gains
 from compressor.report.schema import Change, Report
 from compressor.results import Interval, Outcome, Timing, Variant, Verdict
 
@@ -17,10 +17,17 @@ RULE = "baseline"
 
 
 def compare(report: Report, earlier: Report) -> tuple[list[Outcome], list[Change]]:
-    """A gate outcome for every model that both have, and every number that both have of it.
+    """Compare two reports of the same task, model by model.
 
     A significant loss in the main metric fails the gate, and so does one that cannot be judged.
     Models are matched by their names; two single models are matched whatever their names.
+
+    Args:
+        report: The report to judge.
+        earlier: That of an earlier run.
+
+    Returns:
+        A gate outcome for every model that both have, and every number that both have of it.
 
     Raises:
         InputError: reports of different tasks, without a common model, or without its quality.
@@ -48,17 +55,23 @@ def _outcome(change: Change, metric: str) -> Outcome:
     style, moved = facts.metric_style(metric), change.after - change.before
     unclear = change.judgment == "unknown" and bool(change.note)
     verdict: Verdict = "passed" if change.judgment in ("same", "better") else "failed"
+    verdict = "inconclusive" if unclear else verdict
+    is_open = change.judgment in ("same", "unknown")  # a note says what that is worth
     message = (
         f"{change.what} {style.difference(change.after)}, earlier "
         f"{style.difference(change.before)}: a change of {style.difference(moved)} "
         f"{style.interval(change.interval)}, {facts.JUDGMENT_WORDS[change.judgment]}"
     )
     return Outcome(
-        rule=f"{RULE} {metric}", variant=change.variant, met=verdict == "passed",
-        message=f"{message}: {change.note}" if unclear else message,
-        verdict="inconclusive" if unclear else verdict, measured=moved, interval=change.interval,
+        rule=f"{RULE} {metric}",
+        variant=change.variant,
+        met=verdict == "passed",
+        message=f"{message}: {change.note}" if change.note and is_open else message,
+        verdict=verdict,
+        measured=moved,
+        interval=change.interval,
         limit=0.0,
-    )  # fmt: skip
+    )
 
 
 def _pairs(report: Report, earlier: Report) -> list[tuple[Variant, Variant]]:
@@ -111,6 +124,11 @@ def _quality(
     if old_bounds and bounds and not other:
         interval = _difference((before.difference, old_bounds), (after.difference, bounds))
     judgment = _judged(interval, 0.0)
+    if judgment == "same" and any(
+        facts.are_few(compared, facts.test_rows(of, model))
+        for of, model, compared in ((earlier, then, before), (report, now, after))
+    ):
+        notes.append("few rows")
     if judgment != "worse" and (before.at_floor or after.at_floor):
         judgment = "unknown"
     return Change(
@@ -134,8 +152,8 @@ def _speed(report: Report, earlier: Report, then: Variant, now: Variant) -> Iter
         note = "on another machine"
     elif other := [name for name in settings if getattr(run, name) != getattr(old_run, name)]:
         note = f"timed with other {other[0]}"
-    known = {row.batch_size: row for row in facts.with_speedup(earlier, then)}
-    for row in facts.with_speedup(report, now):
+    known = {row.batch_size: row for row in gains.with_speedup(earlier, then)}
+    for row in gains.with_speedup(report, now):
         if before := known.get(row.batch_size):
             interval = None if note else _ratio(before, row)
             yield Change(

@@ -15,22 +15,24 @@ from itertools import accumulate
 from typing import Any
 from xml.etree import ElementTree
 
-from compressor.report import facts, numbers, phrases, sentences
+from compressor.report import numbers
+from compressor.report.formats import ReportFormat
 from compressor.report.rules import MinSpeedupRule
-from compressor.report.schema import Report, ReportFormat
+from compressor.report.sentences import speedup
 from compressor.report.table import escape, escape_line, table_block
 from compressor.report.tables import tables
-from compressor.results import Interval, Timing, Variant
+from compressor.report.view import BuildSummary, ReportView, SpeedRow
+from compressor.results import Interval
 
 SUITE = "compress gate"
 
 
-def render_junit(report: Report) -> str:
+def render_junit(view: ReportView) -> str:
     """One test case per gate outcome; an inconclusive one that counts as passed is skipped."""
     root = ElementTree.Element("testsuites", name=SUITE)
     suite = ElementTree.SubElement(root, "testsuite", name=SUITE)
-    suite.set("timestamp", numbers.printable(report.created))
-    for outcome in report.gate:
+    suite.set("timestamp", numbers.printable(view.report.created))
+    for outcome in view.gate:
         variant, rule, message = map(
             numbers.printable, (outcome.variant, outcome.rule, outcome.message)
         )
@@ -68,36 +70,43 @@ _TITLES = {"passed": "✅ Passed", "failed": "❌ Failed", "inconclusive": "⚠�
 _SHOWN = ["gate", "baseline", "quality", "throughput", "size", "checks", "origin", "environment"]
 
 
-def render_comment(report: Report) -> str:
+def render_comment(view: ReportView) -> str:
     """The text of a comment.
 
     Its first line is a marker, which Markdown does not show. It is the same for all reports about a
     model, to replace the comment of an earlier run by.
     """
-    model = hashlib.sha256(report.model.encode("utf-8", "replace")).hexdigest()[:16]
-    return _fitted(report, [f"{MARKER}{model} -->"], 4, COMMENT_BYTES)
+    model = hashlib.sha256(view.report.model.encode("utf-8", "replace")).hexdigest()[:16]
+    return _fitted(view, [f"{MARKER}{model} -->"], 4, COMMENT_BYTES)
 
 
-def _fitted(report: Report, blocks: list[str], count: int, most: int) -> str:
-    """As many bytes as fit: `count` tables at most, the first one open."""
-    verdict = facts.gate_verdict(report)
-    title = _TITLES[verdict] if verdict else "No gate rule"
-    if verdict == "inconclusive":
-        met = all(outcome.met for outcome in report.gate)
+def _fitted(view: ReportView, blocks: list[str], count: int, most: int) -> str:
+    """Verdict, conclusion and tables as far as they fit.
+
+    Args:
+        view: What to show.
+        blocks: What stands before it.
+        count: Tables at most, the first one open.
+        most: Bytes at most.
+    """
+    title = _TITLES[view.verdict] if view.verdict else "No gate rule"
+    if view.verdict == "inconclusive":
+        met = all(outcome.met for outcome in view.gate)
         title += f", counts as {'passed' if met else 'failed'}"
-    lead = phrases.gate_sentence(report) or "No rule was given."
-    lines = (lead, *sentences.floors(report), sentences.conclusion(report))
+    lead = view.gate_sentence or "No rule was given."
+    lines = (lead, *view.floors, view.conclusion, *view.few_rows)
     blocks += [
-        f"## {title}: compress {_inert(escape, facts.model_name(report))}",
+        f"## {title}: compress {_inert(escape, view.title)}",
         " ".join(_inert(escape_line, text, _MOST_SENTENCE) for text in lines),
     ]
-    made = tables(report)
+    made = tables(view)
     for number, table in enumerate([made[key] for key in _SHOWN if key in made][:count]):
         rows = table_block(table, lambda cell: _inert(escape, cell)).splitlines()
         # Beside what stands there already, the frame of a fold, and a note that something is left.
         room = most - _bytes("\n\n".join(blocks)) - 400
-        shown = [row for row, end in zip(rows, accumulate(map(_bytes, rows)), strict=True)
-                 if end <= room][: _MOST_ROWS + 2]  # fmt: skip
+        ends = accumulate(map(_bytes, rows))
+        shown = [row for row, end in zip(rows, ends, strict=True) if end <= room]
+        shown = shown[: _MOST_ROWS + 2]
         if len(shown) < min(len(rows), 3):
             blocks.append(_NOTE)
             break
@@ -131,55 +140,57 @@ LABEL = "compress"
 _COLORS = {"passed": "brightgreen", "failed": "red", "inconclusive": "orange"}
 
 
-def render_badge(report: Report) -> str:
+def render_badge(view: ReportView) -> str:
     """The JSON that a Shields endpoint badge shows (schema version 1)."""
-    verdict = facts.gate_verdict(report)
-    parts: list[str] = [verdict or "no rules"]
-    if (variant := facts.headline(report)) is not None:
-        if row := _timing(report, variant):
-            pays = facts.pays(row)
-            parts.append(f"{numbers.fixed(row.speedup, 2) if pays else phrases.speedup(row)}x")
-        if compared := facts.main_comparison(report, variant):
-            label = numbers.printable(facts.metric_style(compared.metric).label)[:40]
-            parts.append(f"{label} {phrases.change(compared)}")
-    color = _COLORS[verdict] if verdict else "lightgrey"
+    parts: list[str] = [view.verdict or "no rules"]
+    if view.headline is not None:
+        if row := _timing(view, view.headline.build):
+            ratio = numbers.fixed(row.timing.speedup, 2)
+            parts.append(f"{ratio if row.gain == 'faster' else speedup(row.timing)}x")
+        if made := view.headline.build.difference:
+            parts.append(f"{numbers.printable(made.style.label)[:40]} {made.text}")
+    color = _COLORS[view.verdict] if view.verdict else "lightgrey"
     badge = {"schemaVersion": 1, "label": LABEL, "message": ", ".join(parts), "color": color}
     return _json(badge)
 
 
-def render_bigger(report: Report) -> str:
-    """`customBiggerIsBetter` for github-action-benchmark."""
+def render_bigger(view: ReportView) -> str:
+    """`customBiggerIsBetter` for github-action-benchmark: scores and speed-ups."""
     entries: list[dict[str, Any]] = []
-    for variant in facts.delivered(report):
-        for metric in facts.metrics(report):
-            style, compared = facts.metric_style(metric), facts.comparison(variant, metric)
-            bounds = None if compared is None else facts.bounds(report, variant, compared)
-            more = {} if bounds is None else {"extra": f"against dense {_range(bounds)}"}
-            score = facts.value(variant, metric)
-            entries += _entry(variant, style.label, style.unit or "points", score, **more)
-        for row in facts.timings(report, variant.name):
-            more = {} if row.speedup_interval is None else {"range": _range(row.speedup_interval)}
-            what = f"speed-up at batch {row.batch_size}"
-            entries += _entry(variant, what, "x", row.speedup, **more)
+    dense = view.report.dense.name
+    for build in view.delivered:
+        for row in view.quality.rows:
+            made = row.difference
+            if row.build == build and (made is None or made.against == dense):
+                more = {} if made is None else {"extra": f"against dense {_range(made.interval)}"}
+                unit = row.style.unit or "points"
+                entries += _entry(build, row.style.label, unit, row.score, **more)
+        for timing in (row.timing for row in view.speed.rows if row.timing.variant == build):
+            interval = timing.speedup_interval
+            more = {} if interval is None else {"range": _range(interval)}
+            what = f"speed-up at batch {timing.batch_size}"
+            entries += _entry(build, what, "x", timing.speedup, **more)
     return _json(entries)
 
 
-def render_smaller(report: Report) -> str:
+def render_smaller(view: ReportView) -> str:
     """`customSmallerIsBetter` for github-action-benchmark: sizes and counts."""
     entries: list[dict[str, Any]] = []
-    for variant in facts.delivered(report):
-        entries += _entry(variant, "ONNX size", "MB", variant.onnx_bytes / 1e6)
-        entries += _entry(variant, "parameters", "parameters", float(variant.parameters))
-        entries += _entry(variant, "multiply-adds", "share of dense", variant.macs_share)
+    for size in view.sizes:
+        if size.build in view.delivered:
+            entries += _entry(size.build, "ONNX size", "MB", size.onnx_bytes / 1e6)
+            entries += _entry(size.build, "parameters", "parameters", float(size.parameters))
+            entries += _entry(size.build, "multiply-adds", "share of dense", size.macs_share)
     return _json(entries)
 
 
 def _entry(
-    variant: Variant, what: str, unit: str, value: float | None, **more: str
+    build: str, what: str, unit: str, value: float | None, **more: str
 ) -> list[dict[str, Any]]:
+    """One number of a build; none where it is not known."""
     if value is None or not math.isfinite(value):
         return []
-    name = numbers.printable(f"{variant.name}: {what}")[:200]
+    name = numbers.printable(f"{build}: {what}")[:200]
     return [{"name": name, "unit": numbers.printable(unit), "value": value, **more}]
 
 
@@ -187,38 +198,37 @@ def _range(bounds: Interval) -> str:
     return f"{numbers.fixed(bounds[0], 2)} to {numbers.fixed(bounds[1], 2)}"
 
 
-def render_outputs(report: Report) -> str:
+def render_outputs(view: ReportView) -> str:
     """Lines `name=value` for `$GITHUB_OUTPUT`: words and numbers alone, empty if not measured."""
     measured: dict[str, float | None] = dict.fromkeys(
         ("speedup", "quality-delta", "quality-interval-low", "size-mb")
     )
-    if (variant := facts.headline(report)) is not None:
-        measured["size-mb"] = variant.onnx_bytes / 1e6
-        if row := _timing(report, variant):
-            measured["speedup"] = row.speedup
-        compared = facts.main_comparison(report, variant)
-        if compared is not None and not compared.at_floor:
-            measured["quality-delta"] = compared.difference
-            if bounds := facts.bounds(report, variant, compared):
-                measured["quality-interval-low"] = bounds[0]
+    if view.headline is not None:
+        build = view.headline.build
+        measured["size-mb"] = build.onnx_bytes / 1e6
+        if row := _timing(view, build):
+            measured["speedup"] = row.timing.speedup
+        if build.difference is not None and not build.difference.is_at_floor:
+            measured["quality-delta"] = build.difference.difference
+            measured["quality-interval-low"] = build.difference.interval[0]
     values = {
-        "passed": str(all(outcome.met for outcome in report.gate)).lower(),
-        "verdict": facts.gate_verdict(report) or "none",
+        "passed": str(all(outcome.met for outcome in view.gate)).lower(),
+        "verdict": view.verdict or "none",
     }
     for name, value in measured.items():
         values[name] = "" if value is None or not math.isfinite(value) else f"{value:.6g}"
     return "".join(f"{name}={value}\n" for name, value in values.items())
 
 
-def _timing(report: Report, variant: Variant) -> Timing | None:
-    """The timing at the batch size of a speed-up rule, else at the largest."""
-    rows = facts.with_speedup(report, variant)
+def _timing(view: ReportView, build: BuildSummary) -> SpeedRow | None:
+    """A build's timing at the batch size of a speed-up rule, else at the largest."""
+    rows = [row for row in build.speeds if row.gain is not None]
     ruled = [
         outcome.rule.rpartition("@")[2]
-        for outcome in report.gate
-        if outcome.variant == variant.name and outcome.rule.startswith(f"{MinSpeedupRule.option} ")
+        for outcome in view.gate
+        if outcome.variant == build.name and outcome.rule.startswith(f"{MinSpeedupRule.option} ")
     ]
-    asked = [row for row in rows if str(row.batch_size) in ruled]
+    asked = [row for row in rows if str(row.timing.batch_size) in ruled]
     return next(iter(asked), rows[-1] if rows else None)
 
 

@@ -1,4 +1,7 @@
-"""What follows from a report's numbers, for all renderers: unit counts, significance, the lead."""
+"""Questions to a report that its numbers answer: which builds there are, what is significant.
+
+The gate's rules ask them, the end of a run, and the view that pages are made of (`view.py`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from compressor.export.precision_names import BASE, ON_DEVICE
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report import numbers
 from compressor.report.schema import Report
-from compressor.results import Comparison, Interval, Ranking, Timing, Variant, Verdict
+from compressor.results import Comparison, Interval, Ranking, Variant, Verdict
 from compressor.tasks import TASKS
 
 SIGNIFICANCE = 0.05
@@ -25,7 +28,6 @@ JUDGMENT_WORDS: dict[Judgment, str] = {
     "same": "no significant difference",
     "unknown": "not determined",
 }
-Gain = Literal["faster", "same", "slower", "unknown"]
 KIND_LABELS = {
     "encoder_self": "encoder self-attention",
     "decoder_self": "decoder self-attention",
@@ -50,6 +52,7 @@ class MetricStyle:
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
     def score(self, value: float | None) -> str:
+        """`95.84`, of a value of the metric."""
         return numbers.fixed(value, self.digits)
 
     def with_unit(self, value: float | None) -> str:
@@ -57,11 +60,21 @@ class MetricStyle:
         return f"{self.score(value)} {self.unit}".rstrip()
 
     def difference(self, value: float | None) -> str:
+        """`-0.36`, of a difference of two values."""
         return numbers.fixed(value, self.digits, sign=True)
 
     def interval(self, bounds: Interval | None) -> str:
         """`[-0.62, +0.01]`, of a difference."""
         return numbers.interval(bounds, self.digits, sign=True)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Units that are kept, of how many before removal; of one attention sublayer also which."""
+
+    kept: int
+    total: int
+    heads: tuple[int, ...] | None = None
 
 
 def metric_style(metric: str) -> MetricStyle:
@@ -140,6 +153,7 @@ def kinds(report: Report) -> list[str]:
 
 
 def units_title(report: Report) -> str:
+    """The title of what says which units are kept."""
     return "Heads and neurons" if shows_neurons(report) else "Heads"
 
 
@@ -164,7 +178,16 @@ def _sum(variant: Variant, which: str, counts: Mapping[str, int]) -> int:
     return sum(counts[name] for name in groups.get(which) or layers(variant, which))
 
 
+def units_of(variant: Variant, name: str) -> Kept:
+    """The units of one sublayer that a variant keeps."""
+    if name not in variant.kept:
+        return Kept(variant.kept_neurons[name], variant.neurons[name])
+    heads = tuple(sorted(variant.kept[name]))
+    return Kept(len(heads), variant.heads[name], heads)
+
+
 def lost_neurons(variant: Variant) -> bool:
+    """Whether a model has fewer neurons than the dense one."""
     return kept(variant, "neurons") < total(variant, "neurons")
 
 
@@ -201,6 +224,7 @@ def comparison(variant: Variant, metric: str | None) -> Comparison | None:
 
 
 def main_comparison(report: Report, variant: Variant) -> Comparison | None:
+    """A model's main metric beside the dense model's; None where it was not measured."""
     return comparison(variant, primary_metric(report))
 
 
@@ -216,6 +240,27 @@ def bounds(report: Report, variant: Variant, compared: Comparison) -> Interval |
     return confidence_bounds(compared, test_rows(report, variant))
 
 
+def interval_of(compared: Comparison, rows: int) -> Interval:
+    """The 95 % interval of a difference, the one that is shown and that rules are held against.
+
+    It is that of `evaluation.confidence_bounds`; without a number of rows, or with numbers that are
+    not finite, the bootstrap's own.
+    """
+    return confidence_bounds(compared, rows) or compared.interval
+
+
+def are_few(compared: Comparison, rows: int) -> bool:
+    """Whether rows are too few to see a loss that matters, whatever they show.
+
+    That is, whether the interval reaches on average more than a hundredth of the metric's scale
+    (1 point of accuracy, 1 BLEU) to either side.
+    """
+    if compared.metric not in METRICS:
+        return False
+    low, high = interval_of(compared, rows)
+    return high - low > 2 * METRICS[compared.metric].scale / 100
+
+
 def significant(p_value: float, interval: Sequence[float]) -> bool:
     """Whether a difference is significant: two-sided p below 5%, and 0 outside the 95% interval.
 
@@ -225,13 +270,23 @@ def significant(p_value: float, interval: Sequence[float]) -> bool:
     return p_value < SIGNIFICANCE and (low > 0 or high < 0)
 
 
-def judge(compared: Comparison | None) -> Judgment:
-    """Whether a variant is better or worse than dense by a paired comparison; see `significant`."""
+def judge(compared: Comparison | None, rows: int) -> Judgment:
+    """Whether a variant is better or worse than dense by a paired comparison; see `significant`.
+
+    Args:
+        compared: The comparison; None if there is none.
+        rows: The number of test rows it was made on; 0 if unknown.
+    """
     if compared is None or math.isnan(compared.p_value) or math.isnan(compared.difference):
         return "unknown"
-    if not significant(compared.p_value, compared.interval):
+    if not significant(compared.p_value, interval_of(compared, rows)):
         return "unknown" if compared.at_floor else "same"  # at the floor it shows nothing
     return "worse" if compared.difference < 0 else "better"
+
+
+def judge_main(report: Report, variant: Variant) -> Judgment:
+    """`judge` of a variant's main comparison."""
+    return judge(main_comparison(report, variant), test_rows(report, variant))
 
 
 def floor_text(compared: Comparison, whose: str = "the dense model's") -> str:
@@ -251,53 +306,22 @@ def keeps_quality(build: Variant) -> bool:
 
     Metrics at whose floor float32 is say nothing; one at least must say something.
     """
-    judged = [judge(c) for c in build.base_comparisons if not c.at_floor or judge(c) == "worse"]
-    return bool(judged) and all(judgment in ("same", "better") for judgment in judged)
+    rows = 0 if build.quality is None else build.quality.rows
+    judgments = [(judge(made, rows), made.at_floor) for made in build.base_comparisons]
+    counted = [judgment for judgment, at_floor in judgments if not at_floor or judgment == "worse"]
+    return bool(counted) and all(judgment in ("same", "better") for judgment in counted)
 
 
-def timings(report: Report, name: str) -> list[Timing]:
-    """One model's timings by ascending batch size."""
-    rows = report.throughput.rows if report.throughput else []
-    return sorted((row for row in rows if row.variant == name), key=lambda row: row.batch_size)
+def sound_builds(report: Report, variant: Variant) -> list[Variant]:
+    """Builds of a model that may be served: its float32 one, the delivered, and equally good ones.
 
-
-def all_timings(report: Report) -> list[Timing]:
-    """Every timing, by model in the report's order, then by ascending batch size."""
-    return [row for model in models(report) for row in timings(report, model.name)]
-
-
-def with_speedup(report: Report, variant: Variant) -> list[Timing]:
-    """A variant's timings that were compared with the dense model's."""
-    return [row for row in timings(report, variant.name) if row.speedup is not None]
-
-
-def fastest(report: Report, builds: Sequence[Variant]) -> list[Timing]:
-    """Of each batch size the timing with the largest gain over the fastest dense build."""
-    best: dict[int, Timing] = {}
-    rows = [row for build in builds for row in timings(report, build.name) if row.fastest_speedup]
-    for row in sorted(rows, key=lambda row: -(row.fastest_speedup or 0.0)):
-        best.setdefault(row.batch_size, row)
-    return [best[size] for size in sorted(best)]
-
-
-def batch_sizes(report: Report) -> list[int]:
-    """Batch sizes that were measured, ascending."""
-    return sorted({row.batch_size for row in report.throughput.rows}) if report.throughput else []
-
-
-def gain(timing: Timing) -> Gain:
-    """Whether the speed-up's whole interval (without one, the speed-up) is above or below 1.
-
-    The lower end is compared as it is printed, with two decimals: `[1.00, 1.04]` is not above 1.
+    Those are the builds that keep the float32 model's quality.
     """
-    if timing.speedup is None or math.isnan(timing.speedup):
-        return "unknown"
-    low, high = timing.speedup_interval or (timing.speedup, timing.speedup)
-    return "faster" if round(low, 2) > 1 else "slower" if high < 1 else "same"
-
-
-def pays(timing: Timing) -> bool:
-    return gain(timing) == "faster"
+    return [
+        build
+        for build in builds(report, variant)
+        if build.name in (build.family, variant.name) or keeps_quality(build)
+    ]
 
 
 def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
@@ -323,7 +347,7 @@ def headline(report: Report) -> Variant | None:
 
     def rank(variant: Variant) -> tuple[bool, bool, float]:
         compared = main_comparison(report, variant)
-        if compared is not None and judge(compared) == "worse":
+        if compared is not None and judge_main(report, variant) == "worse":
             return variant.name in failed, True, -compared.difference
         heads_kept = kept(variant, "heads") / (total(variant, "heads") or 1)
         return variant.name in failed, False, variant.macs_share if by_work else heads_kept

@@ -1,8 +1,12 @@
-"""How numbers are written in every rendering, in ASCII; the report itself keeps full precision."""
+"""How numbers and lists are written in every rendering, in ASCII.
+
+The report itself keeps full precision; what is rounded is rounded here, and nowhere else.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 ABSENT = "n/a"
 
@@ -32,6 +36,27 @@ def interval(bounds: tuple[float, float] | None, digits: int, *, sign: bool = Fa
     return f"[{fixed(low, digits, sign=sign)}, {fixed(high, digits, sign=sign)}]"
 
 
+def ratio(value: float | None, bounds: tuple[float, float] | None) -> str:
+    """A ratio with its interval, if it has one: `0.99 [0.97, 1.01]`."""
+    shown = fixed(value, 2)
+    return shown if bounds is None else f"{shown} {interval(bounds, 2)}"
+
+
+def span(values: Sequence[float]) -> str:
+    """The smallest and the largest of some ratios: `2.0 to 2.9`, or `2.0` where they look equal.
+
+    They have one decimal, but two where one would write a gain or a loss as none.
+    """
+    low, high = min(values), max(values)
+    digits = 2 if any(0.95 <= value < 1.05 for value in (low, high)) else 1
+    return " to ".join(dict.fromkeys(fixed(end, digits) for end in (low, high)))
+
+
+def kept_of(kept: int, total: int) -> str:
+    """Units kept of units before removal: `72/144`."""
+    return f"{kept:,}/{total:,}"
+
+
 def megabytes(size: int) -> str:
     """Bytes as megabytes of 1,000,000 bytes, without the unit."""
     return adaptive(size / 1e6)
@@ -52,12 +77,15 @@ def p_value(value: float | None) -> str:
     return "< 0.001" if value is not None and value < 0.0005 else fixed(value, 3)
 
 
-def two_digits_up(count: int | None) -> int | None:
+def ceil_to_two_digits(count: int) -> int:
     """A count that is an estimate, rounded up to two digits: 2,400 of 2,391."""
-    if count is None:
-        return None
     unit: int = 10 ** max(0, len(str(count)) - 2)
     return -(-count // unit) * unit
+
+
+def join(items: Sequence[str]) -> str:
+    """Items as a list in a sentence: `a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))
 
 
 def printable(text: str) -> str:

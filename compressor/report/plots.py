@@ -5,6 +5,7 @@ Models differ in marker and line style as well as in color (Okabe & Ito's color-
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,14 +13,15 @@ from pathlib import Path
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
-from compressor.report import facts, numbers
-from compressor.report.schema import Report
+from compressor.report import numbers
+from compressor.report.view import Plots, QualityPlot, QualityPoint, UnitsPanel
 from compressor.results import Interval
 from compressor.storage.files import written_at_once
 from compressor.storage.hashes import sha256_of
 from compressor.storage.outputs import update_manifest
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -28,6 +30,10 @@ FAINT = "#bbbbbb"
 DENSE = "#666666"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 MARKERS = ("o", "s", "^", "D", "v", "P")
+# Colors of lines and texts on a dark page; those of models are seen on both.
+ON_DARK = {INK: "#e6eaef", FAINT: "#5a6672", DENSE: "#a3aebb"}
+_ROOM = 0.08  # of a span, between the outermost values and the edge
+_FASTEST = "fastest dense build"
 _FILLS = ("full", "none", "left", "right")  # of float32, others
 
 _STYLE = {
@@ -55,7 +61,7 @@ _STYLE = {
 
 @contextmanager
 def plot_style(hash_salt: str) -> Iterator[None]:
-    """matplotlib's defaults with this module's changes, whatever the user has configured.
+    """Matplotlib's defaults with this module's changes, whatever the user has configured.
 
     With a fixed `hash_salt` the identifiers in SVG files are the same in every run.
     """
@@ -65,17 +71,13 @@ def plot_style(hash_salt: str) -> Iterator[None]:
         yield
 
 
-def _looks(report: Report) -> dict[str, dict[str, Any]]:
-    """How each model is drawn in every plot; builds of a model differ in how it is filled."""
-    looks: dict[str, dict[str, Any]] = {}
-    for i, first in enumerate((report.dense, *facts.pruned(report)), -1):
-        color, marker = DENSE, "X"
-        if first is not report.dense:
-            color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
-        for number, build in enumerate(facts.builds(report, first)):
-            fill = _FILLS[number % len(_FILLS)]
-            looks[build.name] = {"color": color, "marker": marker, "fillstyle": fill}
-    return looks
+def _look(plots: Plots, build: str) -> dict[str, Any]:
+    """How a build is drawn in every plot; builds of a model differ in how the marker is filled."""
+    look = plots.looks[build]
+    color, marker = DENSE, "X"
+    if look.model is not None:
+        color, marker = COLORS[look.model % len(COLORS)], MARKERS[look.model % len(MARKERS)]
+    return {"color": color, "marker": marker, "fillstyle": _FILLS[look.build % len(_FILLS)]}
 
 
 def _label(name: str) -> str:
@@ -84,133 +86,146 @@ def _label(name: str) -> str:
 
 
 def limits(values: Sequence[tuple[float, Interval | None]], reference: float) -> Interval:
-    """Limits of an axis that one wide interval cannot squash.
+    """Limits of an axis that one wide interval cannot squash, and that no value is next to.
 
-    They hold all values and at each side an interval of the usual width (the lower median).
+    They hold all values and at each side an interval of the usual width (the lower median), but at
+    least `_ROOM` of what the values span.
     """
     known = [(x, ends) for x, ends in [(reference, None), *values] if math.isfinite(x)]
     inside = [x for x, _ in known] or [0.0]
     widths = [high - low for low, high in (ends for _, ends in known if ends) if high >= low]
     margin = median_low(widths) if widths else 0.0
+    margin = max(margin, _ROOM * (max(inside) - min(inside)))
     margin = margin or 0.05 * max(map(abs, inside)) or 1.0
     return min(inside) - margin, max(inside) + margin
 
 
-def quality_figure(report: Report) -> Figure | None:
+def quality_figure(plots: Plots) -> Figure | None:
     """The primary metric against the measured speed-up of every build, both with 95% intervals."""
-    metric, sizes = facts.primary_metric(report), facts.batch_sizes(report)
-    compared = {v.name: made for v in report.variants if (made := facts.comparison(v, metric))}
-    timed = [
-        row
-        for row in facts.all_timings(report)
-        if row.variant in compared and row.speedup is not None
-    ]
-    if metric is None or not timed:
+    plot = plots.quality
+    if plot is None:
         return None
     from matplotlib.figure import Figure
 
-    looks, style = _looks(report), facts.metric_style(metric)
-    shown = list(dict.fromkeys(row.variant for row in timed))
-    dense = compared[shown[0]].dense
-    spans = {
-        name: (dense + compared[name].interval[0], dense + compared[name].interval[1])
-        for name in shown
-    }
-    columns = min(len(sizes), 3 if len(sizes) in (3, 5, 6) else 2)
-    rows, in_line = math.ceil(len(sizes) / columns), 4 if columns > 1 else 2  # of the legend
-    height = 2.9 * rows + 0.2 + 0.2 * math.ceil((len(shown) + 1) / in_line)
+    points = [point for panel in plot.panels.values() for point in panel]
+    shown = list(dict.fromkeys(point.build for point in points))
+    count = len(plot.panels)
+    columns = min(count, 3 if count in (3, 5, 6) else 2)
+    rows, in_line = math.ceil(count / columns), 4 if columns > 1 else 2  # of the legend
+    height = 2.9 * rows + 0.2 + 0.2 * math.ceil((len(shown) + 2) / in_line)
     figure = Figure(figsize=(min(5.2 * columns, 10.4), height), layout="constrained")
     panels = list(figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flat)
     handles: dict[str, Line2D] = {}
-    for axes, size in zip(panels, sizes, strict=False):
-        axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)
-        (handles[report.dense.name],) = axes.plot([1], [dense], **looks[report.dense.name],
-                                                  linestyle="--")  # fmt: skip
-        for row in timed:
-            if row.batch_size == size:
-                # `Axes.errorbar` wants the estimate inside the interval, where a percentile
-                # interval need not have it.
-                look, quality = looks[row.variant], compared[row.variant].pruned
-                speed = row.speedup or 0.0
-                color, interval = look["color"], row.speedup_interval or (math.nan, math.nan)
-                axes.plot([speed] * 2, spans[row.variant], color=color, linewidth=1.2)
-                axes.plot(interval, [quality] * 2, color=color, linewidth=1.2)
-                (handles[row.variant],) = axes.plot([speed], [quality], **look, linestyle="")
+    for axes, (size, panel) in zip(panels, plot.panels.items(), strict=False):
+        _draw_panel(axes, plots, plot, panel, handles)
+        if size in plot.fastest_dense:
+            handles[_FASTEST] = axes.axvline(
+                plot.fastest_dense[size], color=DENSE, linestyle=":", linewidth=1.2
+            )
         axes.set_title(f"batch {size}", loc="left", fontsize=9)
-    for axes in panels[len(sizes) :]:
+    for axes in panels[count:]:
         axes.remove()
-    speeds = [(row.speedup or 0.0, row.speedup_interval) for row in timed]
-    qualities = [(compared[name].pruned, spans[name]) for name in shown]
-    panels[0].set(xlim=limits(speeds, 1.0), ylim=limits(qualities, dense))
-    figure.supxlabel("times as fast as dense", fontsize=10)
-    figure.supylabel(style.title, fontsize=10)
-    names = [f"{_label(report.dense.name)} ({style.score(dense)})", *map(_label, shown)]
-    order = [handles[name] for name in (report.dense.name, *shown)]
-    figure.legend(order, names, loc="outside upper left", ncols=in_line)
+    speeds = [(point.speedup, point.speedup_interval) for point in points]
+    speeds += [(speed, None) for speed in plot.fastest_dense.values()]
+    qualities = [(point.score, point.score_interval) for point in points]
+    panels[0].set(xlim=limits(speeds, 1.0), ylim=limits(qualities, plot.dense_score))
+    figure.supxlabel("times as fast as dense fp32", fontsize=10)
+    figure.supylabel(plot.style.title, fontsize=10)
+    order = [plot.dense, *shown, *([_FASTEST] if plot.fastest_dense else [])]
+    names = [
+        f"{_label(plot.dense)} ({plot.style.score(plot.dense_score)})",
+        *map(_label, order[1:]),
+    ]
+    figure.legend([handles[name] for name in order], names, loc="outside upper left", ncols=in_line)
     return figure
 
 
-def throughput_figure(report: Report) -> Figure | None:
+def _draw_panel(
+    axes: Axes,
+    plots: Plots,
+    plot: QualityPlot,
+    panel: Sequence[QualityPoint],
+    handles: dict[str, Line2D],
+) -> None:
+    """Draw the builds of one batch size; `handles` gets their entries of the legend."""
+    axes.axhline(plot.dense_score, color=DENSE, linestyle="--", linewidth=1.2)
+    (handles[plot.dense],) = axes.plot(
+        [1], [plot.dense_score], **_look(plots, plot.dense), linestyle="--"
+    )
+    for point in panel:
+        # `Axes.errorbar` wants the estimate inside the interval, where a percentile interval need
+        # not have it.
+        look, interval = _look(plots, point.build), point.speedup_interval or (math.nan, math.nan)
+        axes.plot([point.speedup] * 2, point.score_interval, color=look["color"], linewidth=1.2)
+        axes.plot(interval, [point.score] * 2, color=look["color"], linewidth=1.2)
+        (handles[point.build],) = axes.plot([point.speedup], [point.score], **look, linestyle="")
+
+
+def throughput_figure(plots: Plots) -> Figure | None:
     """Sentences per second against batch size for every build; None without timings."""
-    looks, sizes = _looks(report), facts.batch_sizes(report)
-    if not sizes:
+    if not plots.throughput:
         return None
     from matplotlib.figure import Figure
 
+    sizes = sorted({size for line in plots.throughput for size in line.batch_sizes})
     figure = Figure(figsize=(5.2, 3.5), layout="constrained")
     axes = figure.subplots()
-    for model in facts.models(report):
-        if rows := facts.timings(report, model.name):
-            rates = [row.sentences_per_second for row in rows]
-            line = "--" if model is report.dense else "-"
-            axes.plot(
-                [row.batch_size for row in rows], rates, **looks[model.name], linestyle=line,
-                label=_label(model.name),
-            )  # fmt: skip
+    for line in plots.throughput:
+        look = plots.looks[line.build]
+        is_dense = look.model is None and look.build == 0
+        axes.plot(
+            line.batch_sizes,
+            line.rates,
+            **_look(plots, line.build),
+            linestyle="--" if is_dense else "-",
+            label=_label(line.build),
+        )
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, list(map(str, sizes)))
     axes.set(xlabel="batch size (sentences)", ylabel="sentences a second")
-    axes.set_ylim(bottom=0)
+    rates = [rate for line in plots.throughput for rate in line.rates if math.isfinite(rate)]
+    axes.set_ylim(-_ROOM * max(rates, default=1.0), (1 + _ROOM) * max(rates, default=1.0))
     figure.legend(loc="outside upper left", ncols=2)
     return figure
 
 
-def units_figure(report: Report) -> Figure | None:
+def units_figure(plots: Plots) -> Figure | None:
     """Which heads, and how many neurons, every layer keeps: a row of panels for each model."""
-    pruned, kinds = facts.pruned(report), facts.kinds(report)
-    if not pruned or not kinds:
+    if not plots.units:
         return None
     from matplotlib.figure import Figure
 
-    most = max(len(facts.layers(report.dense, kind)) for kind in kinds)
-    height = len(pruned) * (0.16 * most + 0.7) + 0.3
-    figure = Figure(figsize=(10.4, height), layout="constrained")
-    grid = figure.subplots(len(pruned), len(kinds), squeeze=False)
-    for variant, panels in zip(pruned, grid, strict=True):
-        for kind, axes in zip(kinds, panels, strict=True):
-            names = facts.layers(variant, kind)
-            for layer, name in enumerate(names):
-                if name in variant.heads:
-                    kept = variant.kept[name]
-                    removed = [head for head in range(variant.heads[name]) if head not in kept]
-                    axes.plot(kept, [layer] * len(kept), "s", color=COLORS[0])
-                    axes.plot(removed, [layer] * len(removed), "x", color=FAINT)
-                else:
-                    axes.barh(layer, variant.neurons[name], color="none", edgecolor=FAINT)
-                    axes.barh(layer, variant.kept_neurons[name], color=COLORS[0])
-            axes.set_yticks(range(len(names)), [name.rpartition(".")[2] for name in names])
-            axes.tick_params(labelsize=7, length=0)
-            axes.margins(y=0.1)
-            axes.invert_yaxis()
-            axes.grid(visible=False)
-            count = f"{facts.kept(variant, kind):,} of {facts.total(variant, kind):,}"
-            axes.set_title(f"{facts.kind_label(kind)}: {count}", loc="left", fontsize=7)
-        panels[0].set_ylabel(_label(variant.name), fontsize=7)
+    models = list(plots.units.values())
+    most = max(len(panel.layers) for panel in models[0])
+    figure = Figure(figsize=(10.4, len(models) * (0.16 * most + 0.7) + 0.3), layout="constrained")
+    grid = figure.subplots(len(models), len(models[0]), squeeze=False)
+    for (name, panels), row in zip(plots.units.items(), grid, strict=True):
+        for panel, axes in zip(panels, row, strict=True):
+            _draw_units(axes, panel)
+        row[0].set_ylabel(_label(name), fontsize=7)
     return figure
 
 
-# In the order of importance. Each draws within `plot_style`; None if the report has no data for it.
-PLOTS: dict[str, Callable[[Report], Figure | None]] = {
+def _draw_units(axes: Axes, panel: UnitsPanel) -> None:
+    """Squares and crosses for the heads of each layer, bars for its neurons."""
+    for layer, units in enumerate(panel.layers.values()):
+        if units.heads is not None:
+            removed = [head for head in range(units.total) if head not in units.heads]
+            axes.plot(units.heads, [layer] * len(units.heads), "s", color=COLORS[0])
+            axes.plot(removed, [layer] * len(removed), "x", color=FAINT)
+        else:
+            axes.barh(layer, units.total, color="none", edgecolor=FAINT)
+            axes.barh(layer, units.kept, color=COLORS[0])
+    axes.set_yticks(range(len(panel.layers)), list(panel.layers))
+    axes.tick_params(labelsize=7, length=0)
+    axes.margins(x=0.08, y=0.1)
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+    axes.set_title(panel.title, loc="left", fontsize=7)
+
+
+# In the order of importance. Each draws within `plot_style`; None if there is no data for it.
+PLOTS: dict[str, Callable[[Plots], Figure | None]] = {
     "quality": quality_figure,
     "throughput": throughput_figure,
     "units": units_figure,
@@ -219,20 +234,28 @@ PLOT_FORMATS = (".png", ".svg")
 PLOT_TITLE = "compress: report"  # in the files, to know them by
 
 
-def figures(report: Report) -> Iterator[tuple[str, Figure]]:
-    """The plots that the report has data for, by name, each in its style until the next one."""
+def figures(plots: Plots) -> Iterator[tuple[str, Figure]]:
+    """The plots that there is data for, by name, each in its style until the next one."""
     for name, draw in PLOTS.items():
         with plot_style(name):
-            figure = draw(report)
+            figure = draw(plots)
             if figure is not None:
                 yield name, figure
 
 
-def save_plots(report: Report, directory: Path) -> list[Path]:
-    """Write each plot of `PLOTS` that the report has data for, as PNG and as SVG, on white."""
+def save_plots(plots: Plots, directory: Path) -> list[Path]:
+    """Write each plot of `PLOTS` that there is data for, as PNG and as SVG, on white.
+
+    Args:
+        plots: The series, of a report's view.
+        directory: Where to write; made if it is not there.
+
+    Returns:
+        The files written.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, figure in figures(report):
+    for name, figure in figures(plots):
         for suffix in PLOT_FORMATS:
             written.append(directory / f"{name}{suffix}")
             save_figure(figure, written[-1], Title=PLOT_TITLE)
@@ -248,6 +271,25 @@ def save_figure(figure: Figure, path: Path, **metadata: Any) -> None:
         options, metadata = {}, metadata | {"Date": None}
     with written_at_once(path) as staged:
         figure.savefig(staged, facecolor="white", metadata=metadata, **options)
+
+
+def page_svg(figure: Figure) -> str:
+    """A figure as SVG for a page: without a background, and readable on a dark one, too.
+
+    The page shows it as a picture, which knows the reader's preference but no rule of the page.
+    """
+    for axes in figure.axes:
+        axes.patch.set_visible(False)
+    svg = io.StringIO()
+    figure.savefig(svg, format="svg", facecolor="none", metadata={"Date": None})
+    rules = "".join(
+        f'[style*="{what}: {light}"] {{ {what}: {dark} !important }}\n'
+        for light, dark in ON_DARK.items()
+        for what in ("fill", "stroke")
+    )
+    style = f"<style>\n@media (prefers-color-scheme: dark) {{\n{rules}}}\n</style>\n"
+    start, end, rest = svg.getvalue().partition("<defs>")
+    return f"{start}{style}{end}{rest}"
 
 
 def is_plot(path: Path, title: str = PLOT_TITLE) -> bool:

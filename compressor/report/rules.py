@@ -7,72 +7,20 @@ cannot be checked is an error, never a pass.
 from __future__ import annotations
 
 import math
-import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from typing_extensions import override
+
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import METRICS, metrics_of, rows_to_settle, scaled_rows
-from compressor.report import facts, numbers, phrases
+from compressor.report import facts, gains, numbers
+from compressor.report.rule import NUMBER, Inconclusive, Rule, decided_by, judge, match_value
 from compressor.report.schema import Report
-from compressor.results import ROUNDING, Inconclusive, Interval, Outcome, Timing, Variant, Verdict
+from compressor.results import ROUNDING, Interval, Outcome, Timing, Variant
 from compressor.tasks import Rows
-
-NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
-
-
-class Rule(ABC):
-    """One condition on every variant of a report."""
-
-    option: ClassVar[str]  # the flag without dashes
-    # What a run must measure for it.
-    needs_test_rows: ClassVar[bool] = False
-    needs_timing: ClassVar[bool] = False
-    needs_engines: ClassVar[bool] = False
-    batch_size: int | None = None  # of the timings; None for all
-
-    @classmethod
-    def field(cls) -> str:
-        return cls.option.replace("-", "_")
-
-    @classmethod
-    @abstractmethod
-    def parse(cls, value: str) -> Self:
-        """The rule for a value of the option; raises UsageError for one of the wrong form."""
-
-    @property
-    @abstractmethod
-    def text(self) -> str:
-        """The value of the option on the command line, for example `bleu=0.5`."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.option} {self.text}"
-
-    @property
-    def subject(self) -> object:
-        """The number that the rule limits; two rules of one kind must not limit the same one."""
-        return None
-
-    def require_rows(self, rows: Rows) -> None:  # noqa: B027 - most rules are for all rows
-        """Raise `UsageError` if test rows do not measure what the rule is about."""
-
-    @abstractmethod
-    def check(self, report: Report, variant: Variant) -> Outcome:
-        """The outcome for `variant`; `met` says whether the measured number alone meets the rule.
-
-        Raises InputError if the report lacks the numbers that the rule needs.
-        """
-
-    def not_measured(self, variant: Variant, what: str, held: Iterable[str]) -> InputError:
-        """The error about numbers that the report lacks, with those it holds."""
-        return InputError(
-            f"the gate rule {self.name!r} cannot be checked for {variant.name}: the report holds "
-            f"{what} {', '.join(held) or 'none'}; change the rule or measure what it needs",
-            id="rule-not-measured",
-        )
 
 
 @dataclass(frozen=True)
@@ -84,20 +32,24 @@ class MaxDropRule(Rule):
     metric: str
     value: float
 
+    @override
     @classmethod
     def parse(cls, value: str) -> Self:
         pattern = rf"\s*([A-Za-z0-9_@]+)\s*=\s*({NUMBER})\s*"
-        match = _match(pattern, value, cls.option, "METRIC=VALUE, for example bleu=0.5")
+        match = match_value(pattern, value, cls.option, "METRIC=VALUE, for example bleu=0.5")
         return cls(METRICS[match[1].lower()].name, float(match[2]))
 
+    @override
     @property
     def text(self) -> str:
         return f"{self.metric}={self.value:.15g}"
 
+    @override
     @property
     def subject(self) -> object:
         return self.metric
 
+    @override
     def require_rows(self, rows: Rows) -> None:
         if self.metric not in metrics_of(rows):
             raise UsageError(
@@ -106,6 +58,7 @@ class MaxDropRule(Rule):
                 id="metric-of-another-task",
             )
 
+    @override
     def check(self, report: Report, variant: Variant) -> Outcome:
         compared = facts.comparison(variant, self.metric)
         if compared is None:
@@ -114,11 +67,10 @@ class MaxDropRule(Rule):
         bounds = facts.bounds(report, variant, compared)
         drop, drops = -compared.difference, bounds and (-bounds[1], -bounds[0])
         verdict = judge(drop, drops, self._allows)
+        shown = "" if drops is None else f" {numbers.interval(drops, style.digits)}"
         message = (
             f"{style.label} {style.score(compared.pruned)} against {style.score(compared.dense)} "
-            f"dense: a drop of {style.score(drop)}"
-            f"{'' if drops is None else f' {numbers.interval(drops, style.digits)}'}, at most "
-            f"{self.value:.15g} allowed"
+            f"dense: a drop of {style.score(drop)}{shown}, at most {self.value:.15g} allowed"
         )
         enough = None
         # A rule that allows any drop allows one that the metric cannot see, too.
@@ -126,15 +78,22 @@ class MaxDropRule(Rule):
         if floor:
             verdict = "inconclusive" if verdict == "passed" else verdict
             message += f"; {floor}"
-        else:
-            enough = numbers.two_digits_up(rows_to_settle(compared, rows, self.value))
+        elif needed := rows_to_settle(compared, rows, self.value):
+            enough = numbers.ceil_to_two_digits(needed)
         if verdict == "inconclusive" and not floor:
-            message += settled_by(enough, f"test {style.counted} instead of {rows:,}", drops)
+            counted = f"test {style.counted}"
+            message += decided_by(enough, counted, f"instead of {rows:,}", "drop", drops)
         return Outcome(
-            rule=self.name, variant=variant.name, met=self._allows(drop) and not floor,
-            message=message, verdict=verdict, measured=drop, interval=drops, limit=self.value,
+            rule=self.name,
+            variant=variant.name,
+            met=self._allows(drop) and not floor,
+            message=message,
+            verdict=verdict,
+            measured=drop,
+            interval=drops,
+            limit=self.value,
             enough=enough,
-        )  # fmt: skip
+        )
 
     def _allows(self, drop: float) -> bool:
         return drop <= self.value + ROUNDING  # false for NaN
@@ -149,24 +108,28 @@ class MinSpeedupRule(Rule):
     ratio: float
     batch_size: int | None = None
 
+    @override
     @classmethod
     def parse(cls, value: str) -> Self:
         pattern = rf"\s*(?=[^@]*[1-9])({NUMBER})\s*(?:@\s*([0-9]{{1,9}})\s*)?"
-        match = _match(pattern, value, cls.option, "RATIO or RATIO@BATCH, for example 1.1@16")
+        match = match_value(pattern, value, cls.option, "RATIO or RATIO@BATCH, for example 1.1@16")
         return cls(float(match[1]), int(match[2]) if match[2] else None)
 
+    @override
     @property
     def text(self) -> str:
         where = "" if self.batch_size is None else f"@{self.batch_size}"
         return f"{self.ratio:.15g}{where}"
 
+    @override
     @property
     def subject(self) -> object:
         return self.batch_size
 
+    @override
     def check(self, report: Report, variant: Variant) -> Outcome:
         timed = {row.batch_size: row for row in self.timed(report, variant)}
-        wanted = facts.batch_sizes(report) if self.batch_size is None else [self.batch_size]
+        wanted = gains.batch_sizes(report) if self.batch_size is None else [self.batch_size]
         if not wanted or not timed.keys() >= set(wanted):
             raise self.not_measured(variant, "speed-ups at batch sizes", map(str, sorted(timed)))
         judged = []
@@ -175,32 +138,46 @@ class MinSpeedupRule(Rule):
             judged.append((judge(ratio, interval, self._allows), ratio, interval, row))
         verdict = facts.worst_of(one for one, *_ in judged)
         shown = [one for one in judged if one[0] == verdict]
-        measured = phrases.join([self.words(row) for *_, row in shown])
+        measured = numbers.join([self.words(row) for *_, row in shown])
         message = f"speed-up {measured}, at least {self.ratio:.15g} required"
         _, ratio, interval, row = min(shown, key=lambda one: one[1])
         enough = None
         if verdict == "inconclusive":
-            if interval is not None and row.runs:
-                width = ratio - interval[0] if ratio >= self.ratio else interval[1] - ratio
-                enough = scaled_rows(row.runs, width, abs(ratio - self.ratio))
-                enough = numbers.two_digits_up(enough)
-            what = f"timed batches instead of {row.runs:,} (--bench-seconds)"
-            message += settled_by(enough, what, interval)
+            enough = self._runs_needed(row)
+            instead = f"instead of {row.runs:,} (--bench-seconds)"
+            message += decided_by(enough, "timed batches", instead, "speed-up", interval)
         return Outcome(
-            rule=self.name, variant=variant.name, met=all(self._allows(x) for _, x, *_ in judged),
-            message=message, verdict=verdict, measured=ratio, interval=interval, limit=self.ratio,
+            rule=self.name,
+            variant=variant.name,
+            met=all(self._allows(x) for _, x, *_ in judged),
+            message=message,
+            verdict=verdict,
+            measured=ratio,
+            interval=interval,
+            limit=self.ratio,
             enough=enough,
-        )  # fmt: skip
+        )
+
+    def _runs_needed(self, row: Timing) -> int | None:
+        """About how many timed batches would end in a verdict; None if no number would."""
+        ratio, interval = self.gain(row)
+        if interval is None or not row.runs:
+            return None
+        width = ratio - interval[0] if ratio >= self.ratio else interval[1] - ratio
+        needed = scaled_rows(row.runs, width, abs(ratio - self.ratio))
+        return None if needed is None else numbers.ceil_to_two_digits(needed)
 
     def timed(self, report: Report, variant: Variant) -> list[Timing]:
         """Timings with the speed-up that the rule is about, at most one for each batch size."""
-        return facts.with_speedup(report, variant)
+        return gains.with_speedup(report, variant)
 
     def gain(self, row: Timing) -> tuple[float, Interval | None]:
+        """The speed-up that the rule is about, with its 95 % interval."""
         return row.speedup or 0.0, row.speedup_interval
 
     def words(self, row: Timing) -> str:
-        return f"{phrases.speedup(row)} at batch {row.batch_size}"
+        """The speed-up and where it was measured, for messages."""
+        return f"{numbers.ratio(*self.gain(row))} at batch {row.batch_size}"
 
     def _allows(self, ratio: float) -> bool:
         return ratio >= self.ratio - ROUNDING  # false for NaN
@@ -216,19 +193,17 @@ class MinFastestSpeedupRule(MinSpeedupRule):
     option = "min-fastest-speedup"
     needs_engines = True
 
+    @override
     def timed(self, report: Report, variant: Variant) -> list[Timing]:
-        builds = [
-            build
-            for build in facts.builds(report, variant)
-            if build.name in (build.family, variant.name) or facts.keeps_quality(build)
-        ]
-        return facts.fastest(report, builds)
+        return gains.fastest(report, facts.sound_builds(report, variant))
 
+    @override
     def gain(self, row: Timing) -> tuple[float, Interval | None]:
         return row.fastest_speedup or 0.0, row.fastest_speedup_interval
 
+    @override
     def words(self, row: Timing) -> str:
-        return phrases.over_fastest(row)
+        return f"{super().words(row)} ({row.variant} over {row.fastest})"
 
 
 @dataclass(frozen=True)
@@ -239,18 +214,21 @@ class LargestRule(Rule):
     unit: ClassVar[str]
     what: ClassVar[str]
 
+    @override
     @classmethod
     def parse(cls, value: str) -> Self:
         return cls(float(value))
 
+    @override
     @property
     def text(self) -> str:
         return f"{self.value:.15g}"
 
     @abstractmethod
     def number(self, report: Report, variant: Variant) -> float:
-        """What the rule limits, on the scale of `value`."""
+        """The number that the rule limits, on the scale of `value`."""
 
+    @override
     def check(self, report: Report, variant: Variant) -> Outcome:
         number = self.number(report, variant)
         within = number <= self.value + ROUNDING  # false for NaN
@@ -268,22 +246,35 @@ class LargestRule(Rule):
 class MaxSizeRule(LargestRule):
     """Megabytes (1,000,000 bytes) of the graphs with their weights, in the precision shipped."""
 
-    option, unit, what = "max-size-mb", " MB", "ONNX size"
+    option = "max-size-mb"
+    unit = " MB"
+    what = "ONNX size"
 
+    @override
     def number(self, report: Report, variant: Variant) -> float:
         return variant.onnx_bytes / 1e6
 
 
 class MaxMacsRule(LargestRule):
-    option, unit, what = "max-macs", " of dense", "multiply-adds"
+    """Multiply-adds as a share of the dense model's."""
 
+    option = "max-macs"
+    unit = " of dense"
+    what = "multiply-adds"
+
+    @override
     def number(self, report: Report, variant: Variant) -> float:
         return variant.macs_share
 
 
 class MaxParametersRule(LargestRule):
-    option, unit, what = "max-parameters", " of dense", "parameters"
+    """Parameters as a share of the dense model's."""
 
+    option = "max-parameters"
+    unit = " of dense"
+    what = "parameters"
+
+    @override
     def number(self, report: Report, variant: Variant) -> float:
         dense = report.dense.parameters
         return variant.parameters / dense if dense > 0 else math.nan
@@ -299,34 +290,14 @@ RULE_KINDS: tuple[type[Rule], ...] = (
 )
 
 
-def _match(pattern: str, value: str, option: str, form: str) -> re.Match[str]:
-    match = re.fullmatch(pattern, value, re.ASCII)
-    if match is None:
-        raise UsageError(f"--{option} {value!r} is malformed; write {form}", id="rule-malformed")
-    return match
-
-
-def judge(measured: float, interval: Interval | None, allows: Callable[[float], bool]) -> Verdict:
-    """Passed if the whole interval is allowed, failed if none of it is; NaN has failed."""
-    if math.isnan(measured):
-        return "failed"
-    if interval is None or any(map(math.isnan, interval)):
-        return "inconclusive"
-    good = [allows(end) for end in interval]
-    return "passed" if all(good) else "inconclusive" if any(good) else "failed"
-
-
-def settled_by(enough: int | None, what: str, interval: object) -> str:
-    """What an inconclusive rule is missing, as the end of a sentence."""
-    if interval is None:
-        return "; the report has no confidence interval of it"
-    if enough is None:
-        return "; no number would settle it, for what was measured is next to the limit"
-    return f"; about {enough:,} {what} would settle it, if the measured value stayed"
-
-
 def parse_rules(options: Mapping[str, object]) -> list[Rule]:
-    """The rules among options, by the names of `Rule.field`; a list if one can be repeated.
+    """Make the rules that options ask for.
+
+    Args:
+        options: Values by `Rule.field`, a list if the option can be repeated; others are ignored.
+
+    Returns:
+        The rules, in the order of `RULE_KINDS`.
 
     Raises:
         UsageError: a value of the wrong form, an unknown metric, or the same rule twice.
@@ -352,6 +323,15 @@ def check(
     report: Report, rules: Sequence[Rule], inconclusive: Inconclusive = "fail"
 ) -> list[Outcome]:
     """Check every rule on every variant, in the precision that its artifact runs by default.
+
+    Args:
+        report: The results of a run.
+        rules: The rules to check.
+        inconclusive: What an inconclusive outcome counts as: `fail`, `pass`, or `measured`, as the
+            measured number alone says.
+
+    Returns:
+        An outcome for each variant and rule, whose `met` says whether it counts as met.
 
     Raises:
         InputError: there is no variant, a model has no default precision or several, or the report

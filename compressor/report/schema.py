@@ -1,13 +1,11 @@
-"""The report's data: what `report.json` holds, and all that the renderers read.
+"""The report's data: what `report.json` holds. `view.py` is what follows from it and is shown.
 
 Units are in the field names; ratios are pruned over dense where larger is better for pruned.
+Intervals of differences are the bootstrap's; what is shown and judged is `facts.interval_of`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +26,7 @@ from compressor.results import (
     Variant,
     Whole,
 )
-from compressor.storage.input_files import read_json, read_text
+from compressor.storage.input_files import read_json
 from compressor.storage.manifest import require_unchanged
 from compressor.tasks import TASKS
 
@@ -55,7 +53,16 @@ class Sample(ResultModel):
 
 
 class Report(ResultModel):
-    """All results of a run."""
+    """All results of a run, as it writes them, reads them back and returns them.
+
+    Attributes:
+        dense: The model as given, in float32.
+        variants: The smaller models, each in all precisions and engines, and dense in others.
+        throughput: All timings; None where nothing was timed.
+        gate: The outcome of every rule for every delivered variant.
+        search: How a budget of speed or quality was met; None for others.
+        changes: What changed since an earlier run, if `compress gate --baseline` compared the two.
+    """
 
     schema_version: str = SCHEMA_VERSION
     tool_version: str
@@ -68,6 +75,7 @@ class Report(ResultModel):
     seed: Whole
     calibration: Source | None
     test: Source | None
+    notes: list[str] = Field(default_factory=list)  # how the checkpoint's files were read
     shared_rows: Whole = 0  # test rows whose texts are calibration rows too
     scoring: Ranking | None  # of the variants whose own `scoring` is None
     dense: Variant
@@ -96,6 +104,7 @@ class Report(ResultModel):
         return self
 
     def save(self, path: Path) -> None:
+        """Write the report as a `report.json`."""
         path.write_text(render_json(self), encoding="utf-8")
 
 
@@ -105,7 +114,14 @@ def render_json(report: Report) -> str:
 
 
 def load_report(path: Path, *, verify: bool = True) -> Report:
-    """Read a `report.json`; `verify` it against the manifest beside it, if there is one.
+    """Read a `report.json`.
+
+    Args:
+        path: The file.
+        verify: Whether to check it against the manifest beside it, if there is one.
+
+    Returns:
+        The report.
 
     Raises:
         InputError: not what the manifest lists, of another schema version, or not a report.
@@ -132,22 +148,3 @@ def load_report(path: Path, *, verify: bool = True) -> Report:
             f"{path} is not a valid report: {reason}; give the report.json of a run",
             id="report-invalid",
         ) from error
-
-
-@dataclass(frozen=True)
-class ReportFormat:
-    """A format that reports are written in."""
-
-    file: str
-    render: Callable[[Report], str]
-    start: str  # pattern of how its files begin; others are not replaced
-    for_ci: bool = False  # whether `compress gate --ci` writes it
-
-    def is_own_file(self, path: Path) -> bool:
-        try:
-            return re.match(self.start, read_text(path), re.DOTALL) is not None
-        except (OSError, ValueError):
-            return False
-
-
-JSON = ReportFormat("report.json", render_json, r'\s*\{\s*"schema_version":')

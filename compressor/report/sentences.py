@@ -1,60 +1,56 @@
-"""The report in sentences of plain text: the conclusion, its warnings, and what to do next."""
+"""The report in sentences of plain text: the conclusion, its warnings, where it was measured."""
 
 from __future__ import annotations
 
-import shlex
+import math
 from collections.abc import Sequence
 
-from compressor.recovery import RECOVERIES
-from compressor.report import baseline, facts, numbers, phrases, searches
-from compressor.report.phrases import gate_sentence, join
-from compressor.report.rules import MaxDropRule
+from compressor.model.sublayers import layer_of
+from compressor.report import facts, numbers
+from compressor.report.gains import FastestGain, all_timings
+from compressor.report.numbers import join
 from compressor.report.schema import Report
-from compressor.results import Timing, Variant
+from compressor.report.view import BuildSummary, Difference, Headline, SpeedRow
+from compressor.results import Outcome, Throughput, Timing, Variant
+
+WIDE = 0.2  # width of a speed-up's interval, as a share of it, above which it is uncertain
 
 
-def verdict(report: Report) -> str:
-    """Everything in one paragraph: the conclusion, the warnings and the gate."""
-    parts = (conclusion(report), *warnings(report), gate_sentence(report))
-    return " ".join(filter(None, parts))
+def conclusion(report: Report, headline: Headline | None) -> str:
+    """The result of the most important build (`facts.headline`), in one sentence.
 
-
-def conclusion(report: Report) -> str:
-    """The result of the most important variant (`facts.headline`), in one sentence.
-
-    `heads-50 keeps 72 of 144 heads (50%): 2.5 to 3.6 times as fast and 5.2 times smaller for -0.70
-    BLEU [-1.80, +0.60]; over the fastest dense build …; dense int8 alone is …`.
+    `heads-50 keeps 72 of 144 heads (50%): 2.5 to 3.6 times as fast and 5.2 times smaller at a loss
+    of 0.70 BLEU (difference [-1.80, +0.60]); over the fastest dense build here (int8): …; dense
+    int8 alone is …`.
     """
     variant = facts.headline(report)
-    if variant is None:
+    if variant is None or headline is None:
         return "The report holds no pruned variant."
-    text = f"{_lead(report, variant)} keeps {phrases.units(variant)}"
+    text = f"{_lead(report, variant)} keeps {units_kept(variant)}"
     if facts.lost_neurons(variant):
         text += f", {numbers.percent(variant.macs_share, 1)} of the multiply-adds"
-    text += f": {_gains(report, variant)}"
-    if not facts.with_speedup(report, variant):
+    text += f": {gains(report, headline.build)}"
+    if not _compared_in_speed(headline.build):
         return f"{text}; speed not measured."
-    if best := facts.fastest(report, facts.builds(report, variant)):
-        text += (
-            f"; over the fastest dense build {join([phrases.over_fastest(row) for row in best])}"
-        )
-    alone = facts.dense_alone(report, variant)
-    gains = "was not measured" if alone is None else f"is {_gains(report, alone)}"
-    return f"{text}; dense {facts.low_precision(report, variant)} alone {gains}."
+    text += over_fastest_dense(report, headline)
+    alone = headline.dense_alone
+    gained = "was not measured" if alone is None else f"is {gains(report, alone)}"
+    return f"{text}; dense {facts.low_precision(report, variant)} alone {gained}."
 
 
 def _lead(report: Report, variant: Variant) -> str:
     """The variant's name, and why the report leads with it."""
-    judged = [facts.judge(facts.main_comparison(report, x)) for x in facts.delivered(report)]
+    judged = [facts.judge_main(report, other) for other in facts.delivered(report)]
     if len(judged) == 1:
         return variant.name
     if set(judged) == {"worse"}:
         return (
-            f"All {len(judged)} variants are significantly worse than dense; the mildest, "
+            f"{'Both' if len(judged) == 2 else f'All {len(judged)}'} variants are significantly "
+            "worse than dense; the mildest, "
             f"{variant.name},"
         )
     why = ""
-    if facts.judge(facts.main_comparison(report, variant)) in ("same", "better"):
+    if facts.judge_main(report, variant) in ("same", "better"):
         why = " that is not significantly worse than dense"
     unmet = {outcome.variant for outcome in report.gate if not outcome.met}
     if unmet and variant.name not in unmet:
@@ -62,33 +58,61 @@ def _lead(report: Report, variant: Variant) -> str:
     return f"Of {len(judged)} variants {variant.name}, the smallest{why},"
 
 
-def _gains(report: Report, variant: Variant) -> str:
-    """How fast, how large, and at what difference in quality."""
-    smaller = report.dense.onnx_bytes / max(variant.onnx_bytes, 1)
-    size = f"{numbers.fixed(smaller, 1)} times smaller" if round(smaller, 1) > 1 else "not smaller"
-    rows = facts.with_speedup(report, variant)
-    text = f"{_speed(rows)} and {size}" if rows else size
-    compared = facts.main_comparison(report, variant)
-    if compared is None:
-        return f"{text}; quality not {'compared' if variant.quality else 'measured'}"
-    style = facts.metric_style(compared.metric)
-    what = f"points of {style.label}" if style.unit == "%" else style.label
-    unclear = ", not determined" if facts.judge(compared) == "unknown" else ""
-    return (
-        f"{text} for {style.difference(compared.difference)} {what} "
-        f"{style.interval(compared.interval)}{unclear}"
-    )
+def units_kept(variant: Variant) -> str:
+    """`72 of 144 heads (50%) and 96 of 288 neurons (33%) in 10 of 12 layers`.
 
-
-def _speed(rows: Sequence[Timing]) -> str:
-    """`2.5 to 3.6 times as fast`: all that the intervals of the batch sizes allow."""
+    Neurons are mentioned if some were removed, layers if whole ones were dropped.
+    """
     parts = []
-    if faster := [row for row in rows if facts.pays(row)]:
-        bounds = [row.speedup_interval or (row.speedup or 0.0,) * 2 for row in faster]
-        low, high = min(x for x, _ in bounds), max(x for _, x in bounds)
-        digits = 1 if low >= 1.05 else 2  # less would be written as no gain
-        ends = dict.fromkeys(numbers.fixed(end, digits) for end in (low, high))
-        parts.append(f"{' to '.join(ends)} times as fast")
+    for which in ("heads", "neurons") if facts.lost_neurons(variant) else ("heads",):
+        kept, total = facts.kept(variant, which), facts.total(variant, which)
+        parts.append(f"{kept:,} of {total:,} {which} ({numbers.percent(kept, total)})")
+    text = " and ".join(parts)
+    if variant.dropped_layers:
+        layers = len({layer_of(name) for name in variant.heads})
+        text += f" in {layers - len(variant.dropped_layers)} of {layers} layers"
+    return text
+
+
+def gains(report: Report, build: BuildSummary) -> str:
+    """How fast, how large, and at what difference in quality, against dense."""
+    smaller = report.dense.onnx_bytes / max(build.onnx_bytes, 1)
+    size = f"{numbers.fixed(smaller, 1)} times smaller" if round(smaller, 1) > 1 else "not smaller"
+    rows = _compared_in_speed(build)
+    text = f"{speed_gained(rows)} and {size}" if rows else size
+    if build.difference is None:
+        return f"{text}; quality not {'measured' if build.score is None else 'compared'}"
+    return f"{text} {quality_cost(build.difference)}"
+
+
+def _compared_in_speed(build: BuildSummary) -> list[SpeedRow]:
+    return [row for row in build.speeds if row.timing.speedup is not None]
+
+
+def quality_cost(difference: Difference) -> str:
+    """`at a significant loss of 3.01 BLEU (difference [-3.60, -2.41])`, or a gain, or neither."""
+    style, value = difference.style, difference.difference
+    what = f"points of {style.label}" if style.unit == "%" else style.label
+    interval = f"(difference {style.interval(difference.interval)})"
+    unclear = ", not determined" if difference.judgment == "unknown" else ""
+    shown = style.score(abs(value))
+    if math.isnan(value):
+        return f"at a difference of NaN {what}{unclear}"
+    if not shown.strip("0.,") and difference.judgment in ("same", "unknown"):
+        return f"at the same {style.label} {interval}{unclear}"
+    significant = "significant " if difference.judgment in ("worse", "better") else ""
+    kind = "loss" if value < 0 else "gain"
+    return f"at a {significant}{kind} of {shown} {what} {interval}{unclear}"
+
+
+def speed_gained(rows: Sequence[SpeedRow]) -> str:
+    """`2.5 to 3.6 times as fast`: the smallest and the largest speed-up that pays.
+
+    Batch sizes at which it does not pay follow with their speed-ups and intervals.
+    """
+    parts = []
+    if faster := [row.timing for row in rows if row.gain == "faster"]:
+        parts.append(f"{numbers.span([row.speedup or 0.0 for row in faster])} times as fast")
         if len(faster) < len(rows):
             parts[0] += f" at batch {join([str(row.batch_size) for row in faster])}"
     for gain, what in (
@@ -96,31 +120,51 @@ def _speed(rows: Sequence[Timing]) -> str:
         ("slower", "slower"),
         ("unknown", "without a usable speed-up"),
     ):
-        batches = [
-            f"{row.batch_size} ({phrases.speedup(row)})" for row in rows if facts.gain(row) == gain
-        ]
-        if batches:
+        timed = [row.timing for row in rows if row.gain == gain]
+        if timed:
+            batches = [f"{row.batch_size} ({speedup(row)})" for row in timed]
             parts.append(f"{what} at batch {join(batches)}")
     return ", ".join(parts)
 
 
-def warnings(report: Report) -> list[str]:
-    """What the numbers do not show, and which of them to doubt."""
-    lines = floors(report) + searches.describe(report).warnings
-    if report.test is not None and report.shared_rows:
-        lines.append(f"{phrases.shared_rows(report.shared_rows, report.test.rows)}.")
-    known = [(x.speedup, *x.speedup_interval) for x in facts.all_timings(report)
-             if x.speedup and x.speedup_interval]  # fmt: skip
-    if wide := sum(high - low > speedup / 5 for speedup, low, high in known):
-        lines.append(
-            f"The intervals of {wide} of {len(known)} speed-ups are wider than a fifth: measured "
-            "on a busy machine, run again."
-        )
-    for variant in facts.pruned(report):
-        for build in facts.precisions(report, variant):
-            if build.base and (reason := _not_default(build)):
-                lines.append(f"{build.name} {reason}, so it is not the default.")
-    return lines
+def speedup(timing: Timing) -> str:
+    """The speed-up over dense with its interval: `0.99 [0.97, 1.01]`."""
+    return numbers.ratio(timing.speedup, timing.speedup_interval)
+
+
+def over_fastest_dense(report: Report, headline: Headline) -> str:
+    """`; over the fastest dense build here (int8): 2.0 to 2.9 times`; empty if it is not known.
+
+    The build is named where another one than the headline's is the fastest of its model.
+    """
+    made = [gain for gain in headline.over_fastest if math.isfinite(gain.ratio)]
+    if not made:
+        return ""
+    sizes: dict[str, list[str]] = {}
+    for gain in made:
+        sizes.setdefault(_how(report, gain.dense), []).append(str(gain.batch_size))
+    which = next(iter(sizes))
+    if len(sizes) > 1:
+        which = join([f"{how} at batch {join(batches)}" for how, batches in sizes.items()])
+    names = list(dict.fromkeys(gain.build for gain in made))
+    others = "" if names == [headline.build.name] else f", by {join(names)}"
+    times = numbers.span([gain.ratio for gain in made])
+    return f"; over the fastest dense build here ({which}): {times} times{others}"
+
+
+def _how(report: Report, name: str) -> str:
+    """The precision of a build, and its engine unless that is the default one."""
+    build = next(model for model in facts.models(report) if model.name == name)
+    return build.precision if build.in_default_engine else f"{build.precision} in {build.engine}"
+
+
+def gain_with_names(gain: FastestGain) -> str:
+    """`1.25 [1.20, 1.30] at batch 16 (heads-50-int8 over dense-int8)`."""
+    ratio = numbers.ratio(gain.ratio, gain.interval)
+    return f"{ratio} at batch {gain.batch_size} ({gain.build} over {gain.dense})"
+
+
+# --- warnings
 
 
 def floors(report: Report) -> list[str]:
@@ -129,74 +173,108 @@ def floors(report: Report) -> list[str]:
     return [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(filter(None, texts))]
 
 
-def _not_default(build: Variant) -> str:
+def few_rows(headline: Headline | None) -> list[str]:
+    """A warning where the headline's build was judged on few test rows."""
+    difference = headline.build.difference if headline else None
+    if difference is None or not difference.has_few_rows:
+        return []
+    style, (low, _) = difference.style, difference.interval
+    counted = (
+        f"{difference.rows:,} test {style.counted} are" if difference.rows else "Test rows are"
+    )
+    text = f"{counted} few: the interval of the difference in {style.label} is "
+    text += style.interval(difference.interval)
+    if low < 0:
+        text += f", so a loss of {style.score(-low)} is not ruled out"
+    return [f"{text}."]
+
+
+def shared_rows(shared: int, total: int) -> str:
+    """`3 of 24 test rows are calibration rows too, so …`, without the final full stop."""
+    are = "is a calibration row" if shared == 1 else "are calibration rows"
+    return f"{shared:,} of {total:,} test rows {are} too, so the loss on new text can be greater"
+
+
+def uncertain_speedups(report: Report) -> list[str]:
+    """How many speed-ups have an interval wider than `WIDE`."""
+    known = [
+        (row.speedup, *row.speedup_interval)
+        for row in all_timings(report)
+        if row.speedup and row.speedup_interval
+    ]
+    count = sum(high - low > WIDE * ratio for ratio, low, high in known)
+    if not count:
+        return []
+    are, intervals = ("is", "interval") if count == 1 else ("are", "intervals")
+    return [
+        f"{count} of {len(known)} speed-ups {are} uncertain ({intervals} over "
+        f"{numbers.percent(WIDE, 1)}); rerun on an idle machine."
+    ]
+
+
+def why_not_default(build: Variant) -> str:
     """Why a precision must not be its artifact's default; empty if it may be."""
     for check in build.checks:
         if not check.is_met:
             reached, most = f"{check.largest_difference:.2g}", f"{check.tolerance:.2g}"
             return f"does not pass the check {check.name!r} ({reached}, at most {most})"
-    worse = [c.metric for c in build.base_comparisons if facts.judge(c) == "worse"]
+    rows = 0 if build.quality is None else build.quality.rows
+    worse = [x.metric for x in build.base_comparisons if facts.judge(x, rows) == "worse"]
     labels = join([facts.metric_style(metric).label for metric in worse])
     return f"is significantly worse than {build.base} in {labels}" if worse else ""
 
 
-_AGAIN = "compress run -c recipe.yaml -o NEW"
+def refused_build(report: Report, build: Variant, summary: BuildSummary) -> str:
+    """Why a build is not its artifact's default, and what it would give; empty if it may be."""
+    reason = why_not_default(build)
+    if not reason:
+        return ""
+    return f"{build.name} {reason}, so it is not the default; it is {gains(report, summary)}."
 
 
-def recommendation(report: Report) -> tuple[str, str]:
-    """What to do next, and the command for it, to run in the directory of the artifact."""
-    variant = facts.headline(report)
-    if variant is None:
-        return "", ""
-    share = variant.macs_share
-    more, less = (f"{_AGAIN} --macs {min(max(share + by, 0.1), 0.95):.2g}" for by in (-0.2, 0.1))
-    compared, rows = facts.main_comparison(report, variant), facts.with_speedup(report, variant)
-    alone = facts.dense_alone(report, variant)
-    # Verdicts of unmet rules about quality, and about speed and size.
-    quality, other = set[str](), set[str]()
-    for outcome in report.gate:
-        if outcome.variant == variant.name and not outcome.met:
-            is_quality = outcome.rule.split()[0] in (MaxDropRule.option, baseline.RULE)
-            (quality if is_quality else other).add(outcome.verdict)
-    if compared is None:
-        return "Measure what it costs in quality, on rows with answers.", f"{_AGAIN} --test FILE"
-    if not rows:
-        return "Measure how fast it is on the machine that will serve it.", f"{_AGAIN} --bench"
-    if report.gate and not quality | other:
-        directory = shlex.quote(variant.directory)
-        return "It meets the gate: use it.", f"compress predict {directory} FILE"
-    if "failed" in quality or (not report.gate and facts.judge(compared) == "worse"):
-        if any(name in variant.recovery and x.trains for name, x in RECOVERIES.items()):
-            return "It loses quality, though it was trained: remove less.", less
-        return (
-            "It loses quality: train it on the dense model's predictions, on as much text of your "
-            "kind as there is.",
-            f"{_AGAIN} --recover reconstruct+distill --distill-text FILE",
-        )
-    if alone is not None and not _is_better(report, variant, alone):
-        return (
-            f"It is not shown to be faster than dense {alone.precision} alone, which loses no "
-            "more: take that, or remove more.",
-            f"compress export -m MODEL --precision {report.dense.precision},{alone.precision} "
-            "-o NEW",
-        )
-    if "failed" in other or not (report.gate or any(map(facts.pays, rows))):
-        return "It is not as fast or as small as it should be: remove more.", more
-    if quality or facts.judge(compared) == "unknown":
-        return "The test rows do not decide it: take more, or others.", f"{_AGAIN} --test FILE"
-    if other:
-        return "The timings do not decide it: measure longer.", f"{_AGAIN} --bench-seconds 10"
-    rule = f"--max-metric-drop {compared.metric}=1 --min-speedup 1.2@{rows[-1].batch_size}"
-    return "Hold it to limits of your own.", f"compress gate report.json {rule}"
+# --- where it was measured, and the gate
 
 
-def _is_better(report: Report, variant: Variant, alone: Variant) -> bool:
-    """Whether a variant is faster than a dense build at a batch size, or loses less."""
-    pruned, dense = (facts.main_comparison(report, x) for x in (variant, alone))
-    if pruned is None or dense is None or pruned.difference > dense.difference:
-        return True
-    rates = {row.batch_size: row.sentences_per_second for row in facts.timings(report, alone.name)}
-    return any(
-        row.sentences_per_second > rates.get(row.batch_size, 0)
-        for row in facts.timings(report, variant.name)
-    )
+def measured_on(report: Report) -> str:
+    """On which machine, with what, on how many rows, and when."""
+    timed = report.throughput
+    processor = "gpu" if timed and timed.device != "cpu" else "cpu"
+    parts = [report.hardware.get(processor) or "an unknown processor"]
+    if cores := report.hardware.get("cores"):
+        parts.append(f"{cores} core{'' if cores == '1' else 's'}")
+    if timed:
+        parts.append(f"{timed.threads} thread{'' if timed.threads == 1 else 's'}")
+        parts.append(timed.provider)
+    if report.test:
+        parts.append(f"{report.test.rows:,} test rows")
+    return f"Measured on {', '.join(parts)}; {report.created[:10]}."
+
+
+def providers(throughput: Throughput) -> str:
+    """The providers that ran the builds, with the CUDA graphs they had captured at the end."""
+    last = {row.variant: row.provider or throughput.provider for row in throughput.rows}
+    builds = {ran: [name for name in last if last[name] == ran] for ran in last.values()}
+    if len(builds) < 2:
+        return next(iter(builds), throughput.provider)
+    return "; ".join(f"{ran} ({join(names)})" for ran, names in builds.items())
+
+
+def outcome_result(outcome: Outcome) -> str:
+    """`passed`, `FAILED`, or `inconclusive, counts as FAILED`."""
+    met = "passed" if outcome.met else "FAILED"
+    return f"inconclusive, counts as {met}" if outcome.verdict == "inconclusive" else met
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """One rule's outcome for one artifact, with the numbers."""
+    return numbers.printable(f"{outcome_result(outcome)}  {outcome.variant}: {outcome.message}")
+
+
+def gate_sentence(report: Report) -> str:
+    """How many checks of the gate are met; empty without rules."""
+    if not report.gate:
+        return ""
+    met = sum(outcome.met for outcome in report.gate)
+    unclear = sum(outcome.verdict == "inconclusive" for outcome in report.gate)
+    which = f" ({unclear} inconclusive)" if unclear else ""
+    return f"Gate: {met} of {len(report.gate)} checks met{which}."

@@ -1,6 +1,6 @@
-"""A table as data: built once, rendered as plain text, Markdown and HTML.
+"""A table of text cells, as plain text, Markdown and HTML show it.
 
-`tables.toml` has the words of the report's tables.
+`tables.py` makes those of a report of its view; `tables.toml` has their words.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from compressor.report.numbers import printable
 
@@ -24,6 +24,18 @@ class Column:
 
     title: str
     numeric: bool = True
+
+
+class ResultCell(str):
+    """A cell that says how something turned out, with its tone: `good`, `bad` or none."""
+
+    tone: str
+
+    def __new__(cls, text: str, tone: str = "") -> Self:
+        """Make a cell; `tone` is `good`, `bad` or empty."""
+        made = super().__new__(cls, text)
+        made.tone = tone
+        return made
 
 
 @dataclass(frozen=True)
@@ -71,10 +83,20 @@ def make_table(
     )
 
 
+def without_column(table: ReportTable, title: str) -> ReportTable:
+    """The table without one of its columns."""
+    at = [column.title for column in table.columns].index(title)
+    return replace(
+        table,
+        columns=(*table.columns[:at], *table.columns[at + 1 :]),
+        rows=tuple((*row[:at], *row[at + 1 :]) for row in table.rows),
+    )
+
+
 def columns(text: str, *numeric: str) -> tuple[Column, ...]:
     """Columns by their titles: `text` separated by commas, then numeric ones.
 
-    A title after `>` in `text` is numeric, too: `Model, >Score, Result`.
+    A title after `>` in `text` is numeric, too: `Model, >Score, ResultCell`.
     """
     titles = text.split(", ")
     mixed = tuple(Column(title.removeprefix(">"), title.startswith(">")) for title in titles)
@@ -132,6 +154,7 @@ def bullets(sentences: Iterable[str]) -> list[str]:
 
 
 def render_table(table: ReportTable) -> list[str]:
+    """A table in Markdown with its caption, as blocks of a page."""
     return [escape_line(table.caption), table_block(table)]
 
 

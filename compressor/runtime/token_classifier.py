@@ -1,17 +1,15 @@
-"""Labels of words, and entities, with an exported token classifier."""
+"""Token classifiers that label words, and find entities."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import ClassificationArtifact
+from compressor.runtime.artifact import TaggingArtifact
 from compressor.runtime.batching import Batch, Floats, log_softmax, require_texts
 from compressor.runtime.runtime import BatchSizes, EncoderRuntime, Line, StreamLimits
 
@@ -26,7 +24,6 @@ OUTSIDE = "O"
 _STANDARD = "BIES"  # begin, inside, end, single
 # Last and unit of BILOU, middle and whole of BMEWO.
 _LETTERS = dict(zip("BIESLUMW", "BIESESIS", strict=True))
-_WORD = re.compile("[^ ]+")
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,8 @@ class Entity:
 
     Args:
         label: without its prefix, `location` for `B-location`.
-        start, end: of its characters in the text, the last one not included.
+        start: number of its first character in the text, from 0.
+        end: number of the character behind its last one.
         text: these characters.
         score: mean probability of its words' labels.
     """
@@ -47,11 +45,12 @@ class Entity:
     score: float
 
 
-class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
+class TokenClassifier(EncoderRuntime[TaggingArtifact]):
     """An exported token classifier; arguments and errors are those of `Runtime`.
 
     The label of a word is that of its first token: tokens that go on with a word have no labels in
-    training. In a text, words are those of transformers' `aggregation_strategy="first"`.
+    training. In a text, words are those of transformers' `aggregation_strategy="first"`; words that
+    are given are read as by its tokenizers with `is_split_into_words=True`.
     """
 
     task = "token-classification"
@@ -62,41 +61,57 @@ class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
         return self.artifact.labels
 
     def tag(self, texts: Sequence[str], **limits: Unpack[BatchSizes]) -> list[list[Entity]]:
-        """The entities of each text, in their order; arguments and errors of `logits`.
+        """Find the entities of each text, in their order.
 
-        What lies beyond the model's longest input is left out, with a warning.
+        Args:
+            texts: in any order of lengths; rows of similar length share a batch. What lies beyond
+                the model's longest input is left out, with a warning.
+            limits: how large batches may get, see `Classifier.logits`.
+
+        Raises:
+            UsageError: a number below 1, or one text in place of a list.
         """
         return list(self.tag_stream(texts, chunk_rows=len(texts) or 1, **limits))
 
     def tag_words(
         self, sentences: Sequence[Sequence[str]], **limits: Unpack[BatchSizes]
     ) -> list[list[str]]:
-        """A label for each word of sentences that are split into words; all else as `tag`.
+        """Label each word of sentences that are split into words.
 
-        Words that no token is left of, and those beyond the model's longest input, get `O`.
+        Words that no token is left of, and those beyond the model's longest input, get `O`; a
+        warning counts the sentences that were cut.
+
+        Args:
+            sentences: the words of each.
+            limits: how large batches may get, see `Classifier.logits`.
+
+        Raises:
+            UsageError: a number below 1, or a text in place of a list of words.
         """
         # A text may stand in place of the list, or of one sentence in it.
         for texts in (sentences, *sentences):
             require_texts(texts)
-        joined = [" ".join(words) for words in sentences]
-        encodings, labeled, cut = self._label(joined, **limits)
-        self._warn_of_cut(cut, len(joined))
+        encodings = self._tokenizer.encodings_of_words(sentences)
+        labeled, cut = self._label(encodings, **limits)
+        self._warn_of_cut(cut, len(sentences))
         answers = []
         for words, encoding, (best, _) in zip(sentences, encodings, labeled, strict=True):
-            ends = accumulate(len(word) + 1 for word in words)
-            spans = [(end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)]
-            tokens = first_tokens(encoding.offsets, spans)
-            answers.append([OUTSIDE if x is None else self.labels[best[x]] for x in tokens])
+            tokens = first_tokens(encoding.word_ids)
+            labels = {word: self.labels[best[token]] for word, token in tokens.items()}
+            answers.append([labels.get(word, OUTSIDE) for word in range(len(words))])
         return answers
 
     def tag_stream(
         self, rows: Iterable[str], **limits: Unpack[StreamLimits]
     ) -> Iterator[list[Entity]]:
-        """The entities of each row of a stream; all else as `Classifier.probabilities_stream`."""
+        """Find the entities of each row of a stream; one of white space alone has none.
+
+        Arguments and errors are those of `Classifier.probabilities_stream`; rows are texts.
+        """
         return self._stream(rows, self._tag, [], **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
-        """The entities of each line: label, text, label, text, ...; `entities` in JSON."""
+        """Answer each line with its entities: label, text, label, text, …; `entities` in JSON."""
         for entities in self.tag_stream(rows, **options):
             rounded = [asdict(entity) | {"score": round(entity.score, 6)} for entity in entities]
             parts = [part for entity in entities for part in (entity.label, entity.text)]
@@ -104,7 +119,8 @@ class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
 
     def _tag(self, texts: Sequence[str], **limits: Any) -> tuple[list[list[Entity]], int]:
         """Entities of each text, and how many texts were cut."""
-        encodings, labeled, cut = self._label(texts, **limits)
+        encodings = self._tokenizer.encodings(texts)
+        labeled, cut = self._label(encodings, **limits)
         scheme, tagged = scheme_of(self.labels), []
         for text, encoding, (best, scores) in zip(texts, encodings, labeled, strict=True):
             tokens, words = self._words(text, encoding)
@@ -120,23 +136,27 @@ class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
     def _words(self, text: str, encoding: Encoding) -> tuple[list[int], list[Span]]:
         """The first token of each word of a text, and the characters of the words.
 
-        Words are the tokenizer's where it marks tokens that go on (as `##`); else spaces end them.
+        By the rules of `TokenClassificationPipeline.gather_pre_entities` in transformers: where the
+        tokenizer marks tokens that go on (as `##`), these have more characters than the text; else
+        spaces end words. An unknown token always begins one.
         """
-        marks = getattr(self._tokenizer.library.model, "continuing_subword_prefix", None)
+        library, unknown = self._tokenizer.library, self.artifact.unk_token_id
+        marks = getattr(library.model, "continuing_subword_prefix", None)
         tokens: list[int] = []
         words: list[Span] = []
-        last = None
-        offsets, numbers = encoding.offsets, encoding.word_ids
+        ids, offsets = encoding.ids, encoding.offsets
         for token, special in enumerate(encoding.special_tokens_mask):
             if special:
                 continue
             start, end = offsets[token]
-            if marks:
-                goes_on = numbers[token] == last
+            if ids[token] == unknown:
+                goes_on = False
+            elif marks:
+                # So does the first token of a word whose accents the tokenizer removes.
+                goes_on = len(library.id_to_token(ids[token]) or "") != end - start
             else:
                 # Some tokenizers' tokens begin with the space before a word, others' after it.
                 goes_on = start > 0 and " " not in text[start - 1 : start + 1]
-            last = numbers[token]
             if tokens and goes_on:
                 words[-1] = (words[-1][0], end)
             else:
@@ -145,9 +165,9 @@ class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
         return tokens, words
 
     def _label(
-        self, texts: Sequence[str], **limits: Any
-    ) -> tuple[list[Encoding], list[LabeledTokens], int]:
-        """Tokens of each text, their labels, padding included, and how many texts were cut."""
+        self, encodings: Sequence[Encoding], **limits: Any
+    ) -> tuple[list[LabeledTokens], int]:
+        """Labels of the tokens of each text, padding included, and how many texts were cut."""
 
         def label(batch: Batch) -> Iterable[LabeledTokens]:
             logits = self.run(batch)  # [rows, tokens, labels]
@@ -155,31 +175,30 @@ class TokenClassifier(EncoderRuntime[ClassificationArtifact]):
             log_softmax(logits.reshape(-1, logits.shape[-1]))  # a view
             return zip(best, np.exp(logits.max(-1)), strict=True)
 
-        encodings = self._tokenizer.encodings(texts)
         rows = self._tokenizer.rows(encodings)
-        return encodings, self._answer(rows, label, **limits), sum(row.cut for row in rows)
+        return self._answer(rows, label, **limits), sum(row.cut for row in rows)
 
 
-def word_spans(text: str) -> list[Span]:
-    """The characters of each word of a text; words are what spaces separate."""
-    return [match.span() for match in _WORD.finditer(text)]
+def words_of(text: str) -> list[str]:
+    """The words of a text, which spaces separate."""
+    return [word for word in text.split(" ") if word]
 
 
-def first_tokens(offsets: Sequence[Span], words: Sequence[Span]) -> list[int | None]:
-    """The number of the first token of each word; None where a word has none.
+def first_tokens(word_ids: Sequence[int | None]) -> dict[int, int]:
+    """The first token of each word that has tokens.
 
-    Both are in order, as characters; special tokens have none (start = end).
+    It may be a lone marker of the space before the word.
+
+    Args:
+        word_ids: the number of each token's word; None for special tokens.
+
+    Returns:
+        Number of a word -> number of its first token.
     """
-    first: list[int | None] = [None] * len(words)
-    number = 0
-    for token, (start, end) in enumerate(offsets):
-        # Words that end before the token begins, and words without characters, have no more tokens.
-        while number < len(words) and words[number][1] <= max(start, words[number][0]):
-            number += 1
-        if number == len(words):
-            break
-        if start < end and words[number][0] < end and first[number] is None:
-            first[number] = token
+    first: dict[int, int] = {}
+    for token, word in enumerate(word_ids):
+        if word is not None:
+            first.setdefault(word, token)
     return first
 
 
@@ -189,6 +208,9 @@ def scheme_of(labels: Sequence[str]) -> Scheme:
     BILOU and BMEWO have other letters for the same: L and U, M and W. A label without a prefix
     counts as inside: words that follow each other with it are an entity. Where every label is such
     a letter alone, all entities are of the type `_`.
+
+    Args:
+        labels: of the model.
     """
     named = [label for label in labels if label != OUTSIDE]
     bare = all(label in _LETTERS for label in named)
@@ -202,9 +224,17 @@ def scheme_of(labels: Sequence[str]) -> Scheme:
 
 
 def entity_runs(labels: Sequence[str], scheme: Scheme) -> list[tuple[str, int, int]]:
-    """Type, first and last word of each entity of a text, from its words' labels.
+    """Find the entities of a text in its words' labels.
 
-    A run of one type, not broken by B or S, nor after E or S; as the CoNLL-2003 script counts.
+    An entity is a run of one type that is not broken by B or S, nor after E or S, as the CoNLL-2003
+    script counts.
+
+    Args:
+        labels: of the words, in their order.
+        scheme: from `scheme_of`.
+
+    Returns:
+        Type, first and last word of each.
     """
     runs: list[tuple[str, int, int]] = []
     last_prefix, last_kind = "", OUTSIDE

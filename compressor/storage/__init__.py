@@ -1,0 +1,1 @@
+"""Files: hashes, manifests, locks, atomic writes, and reading what others made."""

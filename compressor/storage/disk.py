@@ -1,4 +1,4 @@
-"""What a full, read-only or vanished disk says, in whichever library it was met."""
+"""Errors of a full, read-only or vanished disk, in whichever library they occur."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MEBIBYTE = 1 << 20
 
 
 def disk_problem(error: BaseException) -> str:
-    """`No space left on device`, and the like, if an error comes from that; or else ``."""
+    """The reason why a disk refuses, such as `No space left on device`; empty for other errors."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in _ERRORS:
@@ -43,7 +43,16 @@ def disk_problem(error: BaseException) -> str:
 def translate_disk_errors(
     output: Path, needed: Callable[[], int], doing: Callable[[], str]
 ) -> Iterator[None]:
-    """Raise InputError for what a disk refuses while the block writes about `needed` bytes."""
+    """Turn an error of the disk within the block into one that says what to do.
+
+    Args:
+        output: the directory that is written to.
+        needed: returns about how many bytes the block writes in all.
+        doing: returns what the block does at the moment, in words.
+
+    Raises:
+        InputError: instead of the error of whichever library was writing.
+    """
     try:
         yield
     except Exception as error:

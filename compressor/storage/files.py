@@ -17,7 +17,15 @@ from compressor.storage.staging import follow_umask, staging, sync
 
 
 def require_directory(directory: Path, option: str = "--output") -> None:
-    """Raise InputError if `directory` cannot be written to or created; leave nothing behind."""
+    """Check that a directory can be written to, or created; leave nothing behind.
+
+    Args:
+        directory: where output goes.
+        option: that named it, for the message.
+
+    Raises:
+        InputError: it or one of its parents is a file, or the file system refuses.
+    """
     existing = directory.absolute()
     try:
         while not existing.exists():
@@ -34,7 +42,17 @@ def require_directory(directory: Path, option: str = "--output") -> None:
 def require_file(
     path: Path, kind: str, is_compress_output: Callable[[Path], bool], option: str = "--output"
 ) -> None:
-    """Raise InputError if `path` cannot be written, or is a file that is not `kind` of ours."""
+    """Check that a file can be written, and replaces none that is not ours.
+
+    Args:
+        path: of the file.
+        kind: what will be written, for the message.
+        is_compress_output: whether an existing file is of that kind, and may be replaced.
+        option: that named it, for the message.
+
+    Raises:
+        InputError: it exists and is something else, or cannot be written.
+    """
     require_directory(path.parent, option)
     if path.exists() and not (path.is_file() and is_compress_output(path)):
         raise InputError(
@@ -47,8 +65,15 @@ def require_file(
 def written_at_once(path: Path, replace: bool = True) -> Iterator[Path]:
     """A path to write to, which takes the place of `path` when the block ends without an error.
 
-    Readers see the whole file or none, also after a power cut. Raises OSError with the name of the
-    file, FileExistsError where it exists and `replace` is false.
+    Readers see the whole file or none, also after a power cut.
+
+    Args:
+        path: of the file.
+        replace: whether an existing file is replaced.
+
+    Raises:
+        FileExistsError: it exists, and `replace` is false.
+        OSError: the file system refuses; it has the name of the file.
     """
     try:
         with staging(path.parent) as directory:

@@ -14,10 +14,12 @@ def sha256_of(path: Path) -> str:
 
 
 def sha256_of_text(text: str) -> str:
+    """Hex SHA-256 of a text in UTF-8."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def sha256_below(directory: Path) -> dict[str, str]:
+    """Hex SHA-256 of all files below a directory, by their paths from there."""
     files = [path for path in directory.rglob("*") if path.is_file()]
     return {path.relative_to(directory).as_posix(): sha256_of(path) for path in files}
 

@@ -1,6 +1,7 @@
 """Reading files that others made, with bounds: nothing that is damaged or hostile hangs or crashes.
 
-Problems raise an `OSError` (with `strerror`) or a `ValueError`, of which callers make InputErrors.
+Problems raise an `OSError` (with `strerror`) or a `ValueError`, which callers turn into
+InputErrors.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import select
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,7 +32,7 @@ class Panic(ValueError):
 
 @contextmanager
 def panics_raised() -> Iterator[None]:
-    """Turn a panic of a library in Rust, which Python does not count as an Exception, into one."""
+    """Turn a panic of a library in Rust, which is no `Exception` in Python, into a `Panic`."""
     try:
         yield
     except BaseException as error:
@@ -41,9 +42,17 @@ def panics_raised() -> Iterator[None]:
 
 
 def inner_path(name: object, *, nested: bool = False) -> str:
-    """The name of a file, as JSON gives it, that stays in its directory, or a `nested` one.
+    """Check the name of a file that stays in its directory.
 
-    Raises ValueError if it is no text, absolute, on a drive, has `..`, or is too long.
+    Args:
+        name: as JSON gives it.
+        nested: whether it may be in a directory below, with `/` between the parts.
+
+    Returns:
+        The name.
+
+    Raises:
+        ValueError: it is no text, absolute, on a drive, has `..`, or is too long.
     """
     parts = str(name).split("/") if nested else [str(name)]
     is_short = len(parts) <= _DEEPEST and all(len(x.encode()) <= _LONGEST_NAME for x in parts)
@@ -55,14 +64,22 @@ def inner_path(name: object, *, nested: bool = False) -> str:
 
 
 def require_regular(path: Path) -> None:
-    """Raise OSError if opening a file could wait for a writer or read a device."""
+    """Check that opening a file neither waits for a writer nor reads a device.
+
+    Raises:
+        OSError: there is no such file, or it is a directory, a named pipe, a socket or a device.
+    """
     if not stat.S_ISREG(path.stat().st_mode):
         raise _not_a_file(path)
 
 
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
-    """A file, a pipe that somebody writes into, or a terminal; raises OSError for all else."""
+    """Open a file, a pipe that somebody writes into, or a terminal, to read bytes.
+
+    Raises:
+        OSError: it is something else, cannot be read, or nobody writes into the pipe.
+    """
     # Opening a named pipe would wait for a writer, without end where there is none.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(descriptor, "rb") as file:
@@ -86,7 +103,16 @@ def _not_a_file(path: Path) -> OSError:
 
 
 def read_text(path: Path, most: int | None = MOST_TEXT) -> str:
-    """The UTF-8 of `open_file`; raises OSError where it has more bytes than `most`."""
+    """The text of a file in UTF-8.
+
+    Args:
+        path: as for `open_file`.
+        most: bytes that it may have; None for any number.
+
+    Raises:
+        OSError: it cannot be read, or has more bytes.
+        ValueError: it is not UTF-8.
+    """
     with open_file(path) as file:
         data = file.read() if most is None else file.read(most + 1)
     if most is not None and len(data) > most:
@@ -95,10 +121,20 @@ def read_text(path: Path, most: int | None = MOST_TEXT) -> str:
     return data.decode("utf-8")
 
 
-def parse_json(text: str | bytes) -> Any:
-    """A JSON value; raises ValueError where it is none, too deep, or no text for a file."""
+def parse_json(
+    text: str | bytes, make_object: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Any:
+    """Parse a JSON value.
+
+    Args:
+        text: the value.
+        make_object: makes an object of its names and values, where it is not to be a dict.
+
+    Raises:
+        ValueError: it is none, is nested too deeply, or has half of a surrogate pair.
+    """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=make_object)
         if _SURROGATE.search(text if isinstance(text, bytes) else text.encode()):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
@@ -109,9 +145,11 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
+    """The JSON value of a file; raises what `read_text` and `parse_json` do."""
     return parse_json(read_text(path))
 
 
 def shown(value: Any, most: int = 60) -> str:
+    """The `repr` of a value for a message, shortened to `most` characters."""
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}…"

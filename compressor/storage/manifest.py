@@ -1,4 +1,7 @@
-"""`manifest.json`: every file of an output directory with its size and SHA-256 when written."""
+"""`manifest.json`: every file of an output directory with its size and SHA-256.
+
+Hashes are computed when a file is written; a file that has changed since is an error.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from compressor.storage.input_files import inner_path, read_json
 
 MANIFEST = "manifest.json"
 GRAPHS_FILE = "graphs.json"  # which graphs there are; names the others, so it is written last
+CARD = "README.md"  # the model card of a checkpoint
 # What loading a checkpoint reads in its directory. Of code and templates only existing files count:
 # this tool needs neither, and downloads leave them out.
 _CHECKPOINT = (
@@ -31,6 +35,8 @@ _TOOL = "compress "  # what `tool` starts with, in manifests of ours
 
 @dataclass(frozen=True)
 class Listed:
+    """The size and the SHA-256 that a manifest has for a file."""
+
     bytes: int
     sha256: str
 
@@ -38,7 +44,13 @@ class Listed:
 def manifest_of(
     directory: Path, facts: Mapping[str, Any], hashes: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The contents of a manifest; facts are `tool`, the program with its version, and others."""
+    """The contents of a manifest.
+
+    Args:
+        directory: of the files.
+        facts: `tool`, the program with its version, and what else is known of their making.
+        hashes: path from the directory -> SHA-256 of what was written.
+    """
     files = {
         name: {"bytes": (directory / name).stat().st_size, "sha256": digest}
         for name, digest in sorted(hashes.items())
@@ -47,7 +59,14 @@ def manifest_of(
 
 
 def read_contents(path: Path) -> dict[str, Any] | None:
-    """The contents of a manifest of ours, or None; raises InputError where it is damaged."""
+    """Read a manifest.
+
+    Returns:
+        None if there is none, or if another program wrote it.
+
+    Raises:
+        InputError: it is damaged or cannot be read.
+    """
     if not path.is_file():
         return None
     try:
@@ -72,7 +91,14 @@ def read_contents(path: Path) -> dict[str, Any] | None:
 
 
 def read_manifest(directory: Path) -> dict[str, Listed] | None:
-    """Path from the directory -> entry of the manifest; None where there is none of ours."""
+    """Read which files a directory's manifest lists.
+
+    Returns:
+        Path from the directory -> entry; None if there is no manifest of ours.
+
+    Raises:
+        InputError: it is damaged or cannot be read.
+    """
     data = read_contents(directory / MANIFEST)
     if data is None:
         return None
@@ -80,6 +106,7 @@ def read_manifest(directory: Path) -> dict[str, Listed] | None:
 
 
 def is_manifest(path: Path) -> bool:
+    """Whether a file is a manifest of ours that can be read."""
     try:
         return read_contents(path) is not None
     except InputError:
@@ -87,7 +114,7 @@ def is_manifest(path: Path) -> bool:
 
 
 def find_change(directory: Path, name: str, listed: Listed) -> str:
-    """How a file differs from its entry, in words; empty if it does not."""
+    """Say how a file differs from its entry; empty if it does not."""
     path = directory / name
     try:
         if not path.is_file():
@@ -103,12 +130,21 @@ def find_change(directory: Path, name: str, listed: Listed) -> str:
 
 @lru_cache(maxsize=1024)
 def _digest(path: Path, *facts: int) -> str:
-    # Remembered while the process lasts and the file does not change.
+    """SHA-256 of a file, remembered while the process lasts and its `facts` do not change."""
     return sha256_of(path)
 
 
 def require_unchanged(directory: Path, names: Iterable[str], *, warn: bool = True) -> None:
-    """Check files, and weights beside graphs (`NAME_data`), against their directory's manifest."""
+    """Check files against the manifest of their directory before they are used.
+
+    Args:
+        directory: of the files.
+        names: paths from the directory; weights beside graphs (`NAME_data`) are added.
+        warn: whether to warn if there is no manifest.
+
+    Raises:
+        InputError: a file is not the one that the manifest lists, or is not listed.
+    """
     listed = read_manifest(directory)
     if listed is None:
         if warn:
@@ -135,7 +171,13 @@ def require_unchanged(directory: Path, names: Iterable[str], *, warn: bool = Tru
 
 
 def require_no_links_out(directory: Path, names: Iterable[str]) -> None:
-    """Raise InputError if a file is a link out of its directory, and not into the hub's cache."""
+    """Check that no file of a directory is a link to a place outside of it.
+
+    Links within the cache of the Hugging Face hub, from `snapshots` to `blobs`, are allowed.
+
+    Raises:
+        InputError: one is.
+    """
     root = directory.resolve()
     for path in (directory / name for name in names):
         target = path.resolve()
@@ -152,15 +194,23 @@ def checkpoint_files(directory: Path) -> list[str]:
     patterns = (*_CHECKPOINT, *_MAY_BE_MISSING)
     names = [path.name for path in directory.glob("*") if path.is_file()]
     nested = [x.relative_to(directory).as_posix() for x in directory.glob(MODULES) if x.is_file()]
-    return sorted([*(name for name in names if _is_one(name, patterns)), *nested])
+    return sorted([*(name for name in names if _matches_any(name, patterns)), *nested])
 
 
 def require_checkpoint_unchanged(directory: Path, *, warn: bool) -> None:
-    """`require_unchanged` for the files that loading a checkpoint reads, missing ones included."""
+    """Check the files that loading a checkpoint reads, missing ones included.
+
+    Args:
+        directory: of the checkpoint.
+        warn: whether to warn if there is no manifest, as for a checkpoint that this tool wrote.
+
+    Raises:
+        InputError: a file is not the one that the manifest lists, or is not listed.
+    """
     listed = read_manifest(directory) or {}
-    checked = {x for x in listed if _is_one(x, [MODULES] if "/" in x else _CHECKPOINT)}
+    checked = {x for x in listed if _matches_any(x, [MODULES] if "/" in x else _CHECKPOINT)}
     require_unchanged(directory, sorted(checked.union(checkpoint_files(directory))), warn=warn)
 
 
-def _is_one(name: str, patterns: Iterable[str]) -> bool:
+def _matches_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,7 +1,8 @@
-"""What goes into an output directory: of a single step, or beside the stages' files of a run.
+"""Files of an output directory: those of a single step, and those beside the steps' files of a run.
 
-A run writes reports, cards, recipes and manifests over its own and over nothing else: their hashes
-are noted in the state directory before. A file with another hash is the user's, or is damaged.
+A run replaces its own reports, cards, recipes and manifests and nothing else: their hashes are
+noted in the state directory before they are written. A file with another hash is the user's, or is
+damaged.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _KEPT = 50  # hashes of a file
 
 
 def write_manifest(directory: Path, facts: Mapping[str, Any], hashes: Mapping[str, str]) -> None:
+    """Write the manifest of a directory; arguments are those of `manifest_of`."""
     write_json(directory / MANIFEST, manifest_of(directory, facts, hashes))
 
 
@@ -45,7 +47,11 @@ def update_manifest(directory: Path, hashes: Mapping[str, str]) -> None:
 
 
 def require_new(output: Path) -> None:
-    """Check that a directory can be written and is empty, but for leftovers of a killed process."""
+    """Check that a directory can be written and is empty, but for leftovers of a killed process.
+
+    Raises:
+        InputError: it cannot be written, has files, or another process writes there.
+    """
     require_directory(output)
     require_free(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -58,7 +64,15 @@ def require_new(output: Path) -> None:
 def whole_output(output: Path, needed: int, doing: str) -> Iterator[Path]:
     """A directory whose contents go to `output` when the block ends, and nowhere on an error.
 
-    They are listed in its manifest; a new one lists the checkpoint that lies there, too.
+    They are listed in its manifest; a new one lists the checkpoint that is there, too.
+
+    Args:
+        output: the directory of the result.
+        needed: about how many bytes are written.
+        doing: what is done, in words, for the error if the disk refuses.
+
+    Raises:
+        InputError: the disk is full, read-only or gone, or another process writes there.
     """
     with (
         translate_disk_errors(output, lambda: needed, lambda: doing),
@@ -78,9 +92,21 @@ def whole_output(output: Path, needed: int, doing: str) -> Iterator[Path]:
 
 
 def write_outputs(root: Path, state: Path, texts: Mapping[Path, str]) -> dict[Path, str]:
-    """Write texts as `require_written_by_run` permits; their hashes."""
+    """Write texts over files of this run, and over nothing else.
+
+    Args:
+        root: the output directory.
+        state: where the run keeps its records.
+        texts: path -> text.
+
+    Returns:
+        Path -> SHA-256.
+
+    Raises:
+        InputError: a file of that name exists, and this run did not write it.
+    """
     require_written_by_run(root, state, texts)
-    noted = _noted(state)
+    noted = _recorded_hashes(state)
     hashes = {path: sha256_of_text(text) for path, text in texts.items()}
     for path, digest in hashes.items():
         known = noted.setdefault(path.relative_to(root).as_posix(), [])
@@ -93,8 +119,17 @@ def write_outputs(root: Path, state: Path, texts: Mapping[Path, str]) -> dict[Pa
 
 
 def require_written_by_run(root: Path, state: Path, paths: Iterable[Path]) -> None:
-    """Raise InputError if one of the files exists, and this run did not write it."""
-    noted = _noted(state)
+    """Check that files do not exist, or are what this run wrote.
+
+    Args:
+        root: the output directory.
+        state: where the run keeps its records.
+        paths: of the files.
+
+    Raises:
+        InputError: one is something else.
+    """
+    noted = _recorded_hashes(state)
     for path in paths:
         if not (path.exists() or path.is_symlink()):
             continue
@@ -112,7 +147,7 @@ def require_written_by_run(root: Path, state: Path, paths: Iterable[Path]) -> No
             )
 
 
-def _noted(state: Path) -> dict[str, list[str]]:
+def _recorded_hashes(state: Path) -> dict[str, list[str]]:
     """Path from the output directory -> hashes of what was written there last."""
     path = state / _WRITTEN
     try:

@@ -1,28 +1,24 @@
 """Directories beside their target in which files are written until they can be moved whole.
 
-A lock in such a directory, which the system releases however a process ends, says that its process
-is alive; else the next process that writes there removes it.
+So a file under its final name is complete, also after a power cut. A lock in such a directory,
+which the system releases however a process ends, says that its process is alive; otherwise the next
+process that writes there removes it.
 """
 
 from __future__ import annotations
 
-import datetime
 import errno
 import json
 import os
 import shutil
-import socket
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
-from filelock import FileLock, Timeout
-
-from compressor.errors import InputError
 from compressor.storage.hashes import sha256_of
 from compressor.storage.input_files import inner_path, read_json
+from compressor.storage.locks import Lock, lock_output
 
 PREFIX = ".writing-"
 _ONLY = f"{PREFIX}output"  # the name that one process at a time can have
@@ -31,70 +27,17 @@ _NEW = "new"  # directory of the files
 _MOVING = "moving.json"  # files that are moved out, with their SHA-256
 
 
-class Lock:
-    """An exclusive lock on a file, which is made for it and removed."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._holder = path.with_name(f"{path.name}-holder")  # filelock may empty its own file
-        self._lock = FileLock(path, blocking=False, thread_local=False)
-        self._held = False
-
-    def acquire(self) -> bool:
-        """Take the lock; False if another process, or another `Lock` of this one, holds it."""
-        try:
-            self._lock.acquire()
-        except Timeout:
-            return False
-        except OSError as error:
-            if error.filename is not None:
-                raise
-            # The file exists, and the file system has no locks (some network ones): all get it.
-        self._held = True
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        with suppress(OSError):
-            holder = f"process {os.getpid()} on {socket.gethostname()}, since {now}"
-            self._holder.write_text(holder, encoding="utf-8")
-        return True
-
-    def holder(self) -> str:
-        try:
-            return self._holder.read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            return "another process"
-
-    def release(self) -> None:
-        if not self._held:
-            return
-        self._held = False
-        self._holder.unlink(missing_ok=True)
-        # While it is held, so that no other process has it. Windows cannot remove an open file.
-        if sys.platform != "win32":
-            self.path.unlink(missing_ok=True)
-        self._lock.release()
-        if sys.platform == "win32":
-            with suppress(OSError):
-                self.path.unlink()
-
-
-def lock_output(path: Path, output: Path) -> Lock:
-    """The lock of an output directory, in the file `path`; raises InputError if it is taken."""
-    lock = Lock(path)
-    if not lock.acquire():
-        raise InputError(
-            f"another run writes to {output} ({lock.holder()}); wait until it has ended, or choose "
-            "another --output",
-            id="output-in-use",
-        )
-    return lock
-
-
 @contextmanager
 def staging(parent: Path, exclusive: bool = False) -> Iterator[Path]:
-    """An empty directory below `parent`, which is made if needed; removed when the block ends.
+    """An empty directory below `parent`, which is created if needed; removed when the block ends.
 
-    An `exclusive` one, of one process at a time, ends with `move_output`; after an error nothing is
-    left, not even a new `parent`.
+    Args:
+        parent: the directory that the files are for.
+        exclusive: only one process at a time has it, and it ends with `move_output`; after an error
+            nothing is left, not even a new `parent`.
+
+    Raises:
+        InputError: it is exclusive, and another process has it.
     """
     is_new = not parent.exists()
     parent.mkdir(parents=True, exist_ok=True)
@@ -119,6 +62,7 @@ def staging(parent: Path, exclusive: bool = False) -> Iterator[Path]:
 
 
 def _lock_new(parent: Path) -> tuple[Path, Lock]:
+    """A new directory, and its lock."""
     remove_leftovers(parent)
     while True:  # another process that looks for leftovers may be faster
         directory = Path(mkdtemp(prefix=PREFIX, dir=parent))
@@ -132,13 +76,18 @@ def _lock_new(parent: Path) -> tuple[Path, Lock]:
 
 
 def require_free(output: Path) -> None:
-    """Remove leftovers of killed processes in a directory; raise InputError if one writes there."""
+    """Remove leftovers of killed processes in a directory.
+
+    Raises:
+        InputError: a process is writing there.
+    """
     remove_leftovers(output)
     if (output / _ONLY).exists():
         lock_output(output / _ONLY / _LOCK, output).release()
 
 
 def remove_leftovers(parent: Path, recursive: bool = False) -> None:
+    """Remove what killed processes left of their writing in a directory, or below it."""
     for directory in [*(parent.rglob if recursive else parent.glob)(f"{PREFIX}*")]:
         if not (directory / _LOCK).exists():
             with suppress(OSError):
@@ -178,7 +127,14 @@ def _remove(directory: Path, lock: Lock) -> None:
 
 
 def move_output(staged: Path, output: Path, hashes: dict[str, str], last: str = "") -> None:
-    """`move_files` out of an exclusive directory; they are removed if the process is killed."""
+    """Move the files of an exclusive directory into place; if killed meanwhile, they are removed.
+
+    Args:
+        staged: the directory that `staging` gave.
+        output: where they go.
+        hashes: path below `staged` -> SHA-256.
+        last: as for `move_files`.
+    """
     moving = staged.with_name(_MOVING)
     moving.write_text(json.dumps(hashes), encoding="utf-8")
     sync(moving)
@@ -187,7 +143,14 @@ def move_output(staged: Path, output: Path, hashes: dict[str, str], last: str = 
 
 
 def move_files(source: Path, target: Path, names: Iterable[str], last: str = "") -> None:
-    """Move files to another directory of a file system; `last`, which names others, behind them."""
+    """Move files to another directory on the same file system, each atomically.
+
+    Args:
+        source: their directory.
+        target: where they go.
+        names: paths below `source`.
+        last: name of the file that names others, and so is moved after them.
+    """
     paths = [Path(name) for name in names]
     for path in sorted(paths, key=lambda path: (path.name == last, path)):
         follow_umask(source / path, source)

@@ -1,4 +1,8 @@
-"""Opening text files that others made: plain, or packed by gzip (`.gz`) or Zstandard (`.zst`)."""
+"""Opening text files that others made: plain, or packed by gzip (`.gz`) or Zstandard (`.zst`).
+
+They are read piece by piece, so that a file may be larger than memory. The suffix says how a file
+is packed; `rows.tsv.gz` is a table as `rows.tsv` is.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +43,7 @@ def _unpack(file: BinaryIO, path: Path) -> tuple[Any, str, type[Exception]]:
 
 
 def is_packed(path: str | Path) -> bool:
+    """Whether a file has to be unpacked to be read, by its suffix."""
     return Path(path).suffix.lower() in PACKED
 
 
@@ -50,7 +55,13 @@ def format_suffix(path: str | Path) -> str:
 
 @contextmanager
 def open_text(path: Path) -> Iterator[BinaryIO]:
-    """`open_file`, unpacked where it is packed; reading a damaged one raises InputError."""
+    """Open a file to read its bytes, unpacked if it is packed.
+
+    Raises:
+        OSError: as `open_file`.
+        EnvironmentProblem: the package that unpacks it is not installed.
+        InputError: it is damaged or incomplete; also while it is read.
+    """
     with open_file(path) as file:
         if not is_packed(path):
             yield file
@@ -69,7 +80,15 @@ def open_text(path: Path) -> Iterator[BinaryIO]:
 
 
 def raw_lines(file: BinaryIO, path: str | Path) -> Iterator[bytes]:
-    """The lines of an opened file, with their ends; raises InputError for one that is too long."""
+    """The lines of an opened file, with their ends.
+
+    Args:
+        file: opened by `open_text`.
+        path: for the message.
+
+    Raises:
+        InputError: a line is longer than `LONGEST_LINE`.
+    """
     lines = iter(lambda: file.readline(LONGEST_LINE + 1), b"")
     for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_LINE:

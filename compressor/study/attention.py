@@ -1,4 +1,4 @@
-"""Where heads attend, counted over many sentences, and the roles that follow from it.
+"""Counts, over many sentences, of the tokens that heads attend to.
 
 Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5. A query attends to the key with
 its largest weight; special tokens other than the unknown word are neither queries nor keys.
@@ -8,41 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress, product
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import binom
 from torch import Tensor
 
 from compressor.importance import ScoringJob
 from compressor.importance.attention import visit_attention
 from compressor.model.sublayers import Sublayer
-from compressor.report.facts import SIGNIFICANCE
-from compressor.study.agreement import overlap_p
-from compressor.study.quality import holm
-from compressor.study.run import by_kind
 from compressor.tasks import Batch
 from compressor.tasks.batching import pad
 
 WINDOW = 5  # the largest relative position that is counted
-ROLES = ("positional", "syntactic", "rare-word")
-POSITIONAL = 0.9  # share at one relative position (Voita et al., section 5.1)
-SYNTACTIC = 0.1  # accuracy above the best fixed offset (section 5.2.1), and significantly so
-RARE = 0.5  # the paper gives no threshold; its rare-word heads have 50 to 66 % (section 5.3)
-DIRECTIONS = ("dependent to head", "head to dependent")
 
 NO_WORD = -1
 
 Counts = NDArray[np.int64]
-Roles = dict[str, list[list[str]]]  # layer name -> for each head the list of its roles
-Dependency = dict[str, Any]  # see `dependencies`
 
 
 @dataclass(frozen=True)
 class Sentence:
+    """A sentence with its words and dependencies, and with tokens once they are aligned."""
+
     text: str
     ends: tuple[int, ...]  # of its words
     # Dependent, head, relation of all words but the root, which are numbered from 0.
@@ -54,14 +43,21 @@ class Sentence:
 def count_positions(
     scoring: ScoringJob, special_ids: Collection[int], most_common: int
 ) -> dict[str, dict[str, Any]]:
-    """Count to which tokens heads attend, in a job with self-attention layers alone.
+    """Count to which tokens heads attend.
 
-    By layer name: `tokens`, the number of queries; `special` [heads], their mean weight on special
-    tokens; `offset` and `share` [heads], the relative position (key minus query, up to `WINDOW`) to
-    which a head attends most often, and how often, among the queries with a word at it, if half of
-    them have one. For the encoder also `rare` [heads], how often a head attends to the sentence's
-    least frequent token; `rare_tokens`, the queries in sentences whose least frequent token is none
-    of the `most_common`; `rare_chance`, that of a random choice.
+    Args:
+        scoring: a job with self-attention layers alone.
+        special_ids: tokens that are no words.
+        most_common: so many most frequent tokens are not rare.
+
+    Returns:
+        By layer name: `tokens`, the number of queries; `special` [heads], their mean weight on
+        special tokens; `offset` and `share` [heads], the relative position (key minus query, up to
+        `WINDOW`) to which a head attends most often, and how often, among the queries with a word
+        at it, if half of them have one. For the encoder also `rare` [heads], how often a head
+        attends to the sentence's least frequent token; `rare_tokens`, the queries in sentences
+        whose least frequent token is none of the `most_common`; `rare_chance`, that of a random
+        choice.
     """
     special = torch.tensor(sorted(special_ids), dtype=torch.long, device=scoring.device)
     vocabulary = int(scoring.model.config.vocab_size)  # type: ignore[union-attr,arg-type]
@@ -85,7 +81,7 @@ def count_positions(
         largest = weights.masked_fill(~keys, -1).argmax(-1)  # [batch, heads, queries]
         counted = _count_offsets(weights, keys, queries, largest)
         if layer.stack == "encoder":
-            # As floats: integers have no infinity, which stands for what is no word.
+            # In floats, since integers have no infinity, which stands for tokens that are no words.
             frequency = counts[ids].float().masked_fill(~words, torch.inf)
             counted |= _count_rare(frequency, torch.isin(ids, common), queries, largest)
         total = sums[layer.name]
@@ -97,6 +93,7 @@ def count_positions(
 
 
 def _shares(total: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The counts of a layer, summed over batches, as shares; see `count_positions`."""
     tokens, rare_tokens = int(total["tokens"]), int(total.get("rare_tokens", 0))
     # A high share at an offset that few queries have means little.
     usual = total["possible"] * 2 >= max(tokens, 1)
@@ -118,7 +115,17 @@ def _shares(total: Mapping[str, Tensor]) -> dict[str, Any]:
 def _count_offsets(
     weights: Tensor, keys: Tensor, queries: Tensor, largest: Tensor
 ) -> dict[str, Tensor]:
-    """A batch's `tokens` [], `special` [heads], `hits` [heads, offsets], `possible` [offsets]."""
+    """Count offsets and special tokens in a batch.
+
+    Args:
+        weights: attention probabilities, [batch, heads, queries, keys].
+        keys: words that each query may attend to, bool, [batch, 1, queries, keys].
+        queries: words, bool, [batch, queries].
+        largest: the key with the largest weight, [batch, heads, queries].
+
+    Returns:
+        `tokens` [], `special` [heads], `hits` [heads, offsets], `possible` [offsets].
+    """
     # A query's weights add up to 1: what is not on words is on special tokens.
     on_words = (weights * keys).sum(-1)  # [batch, heads, queries]
     offsets = torch.arange(-WINDOW, WINDOW + 1, device=queries.device)
@@ -138,7 +145,17 @@ def _count_offsets(
 def _count_rare(
     frequency: Tensor, common: Tensor, queries: Tensor, largest: Tensor
 ) -> dict[str, Tensor]:
-    """A batch's `rare` [heads], `rare_tokens` [] and `chance` []; of words frequency is finite."""
+    """Count in a batch how often heads attend to a sentence's least frequent token.
+
+    Args:
+        frequency: of each token in all rows; infinite for what is no word, [batch, tokens].
+        common: whether it is one of the most frequent tokens, [batch, tokens].
+        queries: words, bool, [batch, tokens].
+        largest: the key with the largest weight, [batch, heads, queries].
+
+    Returns:
+        `rare` [heads], `rare_tokens` [] and `chance` [].
+    """
     words = frequency.isfinite()
     # Several tokens may be the least frequent; each is right, and chance is greater.
     least = (frequency == frequency.amin(-1, keepdim=True)) & words  # [batch, tokens]
@@ -156,7 +173,15 @@ def _count_rare(
 
 
 def arcs_of(sentences: Sequence[Sentence], relations: Sequence[str]) -> Tensor:
-    """Arcs, [arcs, (sentence, from word, to word, group)]; relations have a group per direction."""
+    """The arcs of sentences in both directions.
+
+    Args:
+        sentences: with words.
+        relations: those to look at; relation i has groups 2 i, from dependent to head, and 2 i + 1.
+
+    Returns:
+        [arcs, (sentence, from word, to word, group)].
+    """
     arcs = []
     for number, sentence in enumerate(sentences):
         for dependent, head, relation in sentence.arcs:
@@ -170,9 +195,17 @@ def arcs_of(sentences: Sequence[Sentence], relations: Sequence[str]) -> Tensor:
 def count_arcs(
     scoring: ScoringJob, sentences: Sequence[Sentence], arcs: Tensor, groups: int, from_word: str
 ) -> dict[str, Counts]:
-    """How often heads attend to the word at the other end of an arc: by layer [groups, heads].
+    """Count how often heads attend from a word to the word at the other end of an arc.
 
-    The rows of the job's batches are indices of `sentences`; see `arcs_of` and `word_attention`.
+    Args:
+        scoring: rows of its batches are indices of `sentences`.
+        sentences: with tokens.
+        arcs: see `arcs_of`.
+        groups: their number.
+        from_word: see `word_attention`.
+
+    Returns:
+        Layer name -> [groups, heads].
     """
     hits = {x.name: torch.zeros(groups, x.units, dtype=torch.long) for x in scoring.layers}
 
@@ -194,10 +227,18 @@ def count_arcs(
 
 
 def word_attention(weights: Tensor, words: Tensor, from_word: str) -> Tensor:
-    """Attention between words, [batch, heads, words, words], from that of tokens.
+    """Attention between words, from that between tokens.
 
-    The weight to a word is the largest one to its tokens; the weight `from_word` is that of its
-    `last` token, or the `mean` over its tokens. `words` [batch, tokens] may be `NO_WORD`.
+    The weight to a word is the largest one to its tokens; the weight from a word is that of its
+    last token, or the mean over its tokens.
+
+    Args:
+        weights: [batch, heads, tokens, tokens].
+        words: the word of each token, or `NO_WORD`, [batch, tokens].
+        from_word: `last` or `mean`.
+
+    Returns:
+        [batch, heads, words, words]; 0 to words that a sentence does not have.
     """
     batch, heads, length, _ = weights.shape
     count = int(words.max()) + 1
@@ -213,103 +254,3 @@ def word_attention(weights: Tensor, words: Tensor, from_word: str) -> Tensor:
     rows = slot[:, None, :, None].expand_as(to)  # [batch, heads, tokens, words]
     means = to.new_zeros(batch, heads, count + 1, count)
     return means.scatter_reduce(2, rows, to, "mean", include_self=False)[:, :, :count]
-
-
-def dependencies(
-    relations: Sequence[str], arcs: Counts, hits: Mapping[str, Counts]
-) -> list[Dependency]:
-    """How often heads attend along relations, against always choosing a fixed distance.
-
-    Takes what `arcs_of` and `count_arcs` return. For each `relation` and `direction` the number of
-    `arcs`, `offset` (the distance that is right most often) and `baseline` (how often it is); by
-    layer the `accuracy` of each head and `p_holm`, the probability that a binomial with the
-    baseline's accuracy is right at least as often, corrected for all heads and dependencies.
-    """
-    rows: list[Dependency] = []
-    for group, (relation, direction) in enumerate(product(relations, DIRECTIONS)):
-        members = arcs[arcs[:, 3] == group]
-        offsets, counts = np.unique(members[:, 2] - members[:, 1], return_counts=True)
-        total, baseline = len(members), float(counts.max() / len(members))
-        p_values = {x: binom.sf(right[group] - 1, total, baseline) for x, right in hits.items()}
-        rows.append(
-            {
-                "relation": relation,
-                "direction": direction,
-                "arcs": total,
-                "offset": int(offsets[counts.argmax()]),
-                "baseline": baseline,
-                "accuracy": {name: (right[group] / total).tolist() for name, right in hits.items()},
-                "p_holm": p_values,
-            }
-        )
-    every = [p for row in rows for values in row["p_holm"].values() for p in values]
-    adjusted = iter(holm(every))
-    for row in rows:
-        layers = row["p_holm"].items()
-        row["p_holm"] = {name: [next(adjusted) for _ in values] for name, values in layers}
-    return rows
-
-
-def heads_of(row: Dependency) -> list[tuple[str, int]]:
-    """Layer name and number of every head."""
-    return [(name, i) for name, values in row["accuracy"].items() for i in range(len(values))]
-
-
-def gain(row: Dependency, name: str, head: int) -> float:
-    """How much more often a head is right than the best fixed distance."""
-    return float(row["accuracy"][name][head] - row["baseline"])
-
-
-def is_syntactic(row: Dependency, name: str, head: int) -> bool:
-    """Whether a head is clearly and significantly better than the best fixed distance."""
-    is_clear = gain(row, name, head) >= SYNTACTIC
-    return is_clear and bool(row["p_holm"][name][head] < SIGNIFICANCE)
-
-
-def head_roles(
-    positions: Mapping[str, Mapping[str, Any]], relations: Sequence[Dependency]
-) -> Roles:
-    """The roles of each head, from what `count_positions` and `dependencies` counted."""
-    roles: Roles = {}
-    for name, counted in positions.items():
-        # Rare tokens and relations are counted in the encoder alone.
-        rare = counted.get("rare", [0.0] * len(counted["share"]))
-        followed = [row for row in relations if name in row["accuracy"]]
-        roles[name] = []
-        for head, share in enumerate(counted["share"]):
-            syntactic = any(is_syntactic(row, name, head) for row in followed)
-            has = share >= POSITIONAL, syntactic, rare[head] >= RARE
-            roles[name].append(list(compress(ROLES, has)))
-    return roles
-
-
-def survival(roles: Roles, kept: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
-    """How many heads of each role, `any` and `none` pruning has kept, and would at random.
-
-    Within a kind of attention, because kinds lose different shares of their heads.
-    """
-    rows = []
-    for kind, names in by_kind(roles).items():
-        # Whether pruning kept a head, and its roles, `any` or `none` among them.
-        heads = [
-            (head in kept[name], {*has, "any" if has else "none"})
-            for name in names
-            for head, has in enumerate(roles[name])
-        ]
-        total, total_kept = len(heads), sum(is_kept for is_kept, _ in heads)
-        for role in (*ROLES, "any", "none"):
-            members = [is_kept for is_kept, has in heads if role in has]
-            count, count_kept = len(members), sum(members)
-            rows.append(
-                {
-                    "kind": kind,
-                    "role": role,
-                    "heads": count,
-                    "kept": count_kept,
-                    "kept_of_all": total_kept,
-                    "of_all": total,
-                    "expected": count * total_kept / total,
-                    "p": overlap_p(count_kept, total, count, total_kept),
-                }
-            )
-    return rows

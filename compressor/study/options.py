@@ -1,19 +1,18 @@
-"""What each study takes: a request class for each."""
+"""The options of each study: a request class for each, which names its function."""
 
 from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
+from typing_extensions import override
 
 from compressor.importance import METHODS, ScoringMethod
 from compressor.options.assemble import Chosen, Request
 from compressor.options.bounds import Beams, Resamples
 from compressor.options.declare import option, split_commas
-from compressor.options.table import Table
-from compressor.recovery import Reconstruct, RecoveryMethod
-from compressor.request.recipe import DEFAULT_METHOD, Method
-from compressor.request.sections import (
+from compressor.options.requests import DEFAULT_METHOD, Method
+from compressor.options.sections import (
     DEVICE,
     SEED,
     CalibrationData,
@@ -24,6 +23,8 @@ from compressor.request.sections import (
     ModelSection,
     TestData,
 )
+from compressor.options.table import Table
+from compressor.recovery import Reconstruct, RecoveryMethod
 
 _METHOD = option(DEFAULT_METHOD, first=True, help=f"How to score heads. Default: {DEFAULT_METHOD}.")
 Percentages = Annotated[
@@ -36,6 +37,8 @@ _POINTS_HELP = "Percentages of heads to remove, as in 0,20,40."
 
 
 class Testing(MetricSettings):
+    """How a study measures quality."""
+
     num_beams: Beams | None = option(
         None, help="Beam width of encoder-decoders; default: 1, greedy."
     )
@@ -44,10 +47,17 @@ class Testing(MetricSettings):
 
 
 class ScoredAndTestRows(Data):
+    """Rows to score on, and rows to measure quality on."""
+
     test: str = option(first=True, help="Rows to measure quality on.")
 
 
 class StudyRequest(Request):
+    """Base of the requests: what all studies take.
+
+    The first line of a subclass's docstring is the help of its command.
+    """
+
     panel: ClassVar[str] = "Study"
 
     name: ClassVar[str]
@@ -64,6 +74,8 @@ class StudyRequest(Request):
 
 
 class MeasuringStudy(StudyRequest):
+    """Base of the requests of studies that measure quality."""
+
     evaluation: Testing
 
 
@@ -71,7 +83,7 @@ class HeadsStudy(MeasuringStudy):
     """Quality with each head removed alone."""
 
     name = "heads"
-    function = "compressor.study.quality:heads"
+    function = "compressor.study.heads:heads"
     example = "compress study heads -m MODEL --test test.tsv -o out"
     data: TestData
 
@@ -80,7 +92,7 @@ class LayersStudy(MeasuringStudy):
     """Quality with all heads of a layer removed but one."""
 
     name = "layers"
-    function = "compressor.study.quality:layers"
+    function = "compressor.study.layers:layers"
     example = "compress study layers -m MODEL --calibration valid.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
     method: Annotated[ScoringMethod | None, Chosen(METHODS)] = option(
@@ -92,7 +104,7 @@ class CurveStudy(MeasuringStudy):
     """Quality against heads removed, of each kind and of all kinds."""
 
     name = "curve"
-    function = "compressor.study.quality:curve"
+    function = "compressor.study.curve:curve"
     example = "compress study curve -m MODEL --calibration valid.tsv --test test.tsv -o out"
     data: ScoredAndTestRows
     method: Method = _METHOD
@@ -103,6 +115,8 @@ class CurveStudy(MeasuringStudy):
 
 
 class AgreementData(CalibrationData):
+    """Two sets of rows to score on."""
+
     calibration: str = option(help="The first data set to score on.")
     other: str = option(help="The second data set.")
 
@@ -118,6 +132,8 @@ class AgreementStudy(StudyRequest):
 
 
 class TrainingModels(ModelSection):
+    """The checkpoints of one training."""
+
     path: list[str] = option(  # type: ignore[assignment]
         first=True,
         name="checkpoint",
@@ -130,7 +146,7 @@ class TrainingStudy(MeasuringStudy):
     """How the ranking of heads and the cost of pruning change over a training."""
 
     name = "training"
-    function = "compressor.study.agreement:training"
+    function = "compressor.study.over_training:training"
     example = (
         "compress study training --checkpoint EARLY --checkpoint LAST --calibration valid.tsv "
         "--test test.tsv -o out"
@@ -140,6 +156,7 @@ class TrainingStudy(MeasuringStudy):
     method: Method = _METHOD
     points: Percentages = option(list(range(0, 100, 20)), help=_POINTS_HELP)
 
+    @override
     def checkpoints(self) -> list[ModelSection]:
         return [self.model.model_copy(update={"path": one}) for one in self.model.path]
 

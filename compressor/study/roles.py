@@ -1,7 +1,7 @@
 """Roles of heads: positional, syntactic and rare-word heads, and which of them pruning keeps.
 
-Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5; `attention` defines the roles.
-Dependencies are read from a CoNLL-U file (Universal Dependencies, version 2).
+Voita et al. 2019, "Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy Lifting, the
+Rest Can Be Pruned", section 5. `attention` counts, and `role_criteria` decides on the roles.
 """
 
 from __future__ import annotations
@@ -9,44 +9,49 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from torch import nn
 
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Sublayer
-from compressor.pipeline.inputs import DataRows
+from compressor.pipeline.values import DataRows
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, FAINT, MARKERS
 from compressor.report.table import Column, ReportTable
-from compressor.study import attention as a
-from compressor.study.attention import NO_WORD, Sentence
+from compressor.study import attention
+from compressor.study import role_criteria as criteria
+from compressor.study.attention import Sentence
+from compressor.study.conllu import read_conllu
 from compressor.study.options import RolesStudy
-from compressor.study.run import (
-    Result,
-    StudiedModel,
-    by_kind,
-    head_panels,
-    legend,
-    require_same_attention,
-    table,
-)
-from compressor.tasks.tables import read_lines
+from compressor.study.plotting import head_panels, legend
+from compressor.study.run import Result, StudiedModel, by_kind, require_same_attention, table
+from compressor.study.word_alignment import tokenize
 
 # Sentences are left out whose least frequent token is among this many most frequent ones.
 COMMON = 500
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # those of the paper
 MINIMUM_ARCS = 100  # on fewer arcs one of many heads is far above the baseline by chance
 NOT_SYNTAX = ("punct",)  # where punctuation hangs is a convention of the treebank
+THRESHOLDS = {  # in the JSON file
+    "positional": criteria.POSITIONAL,
+    "syntactic": criteria.SYNTACTIC,
+    "rare-word": criteria.RARE,
+    "common": COMMON,
+    "arcs": MINIMUM_ARCS,
+}
 
 
 def roles(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
+    """Find the roles of a model's self-attention heads and, with a pruned model, of those it keeps.
+
+    Raises:
+        UsageError: there are no rows at all.
+        InputError: the pruned model is of another one, or no sentence can be aligned with tokens.
+    """
     pruned = None
     if options.pruned is not None:  # opened first: a wrong one is an error before all counting
         pruned = open_checkpoint(options.pruned, task=model.checkpoint.task)
@@ -66,17 +71,19 @@ def roles(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
     others = sorted(set(occurring).difference(RELATIONS, NOT_SYNTAX))
     counts = {name: occurring[name] for name in (*RELATIONS, *others) if occurring[name]}
     relations = [name for name, count in counts.items() if count >= MINIMUM_ARCS]
-    arcs = a.arcs_of(sentences, relations)
+    arcs = attention.arcs_of(sentences, relations)
 
     def count(network: nn.Module, layers: Sequence[Sublayer]) -> dict[str, Any]:
         watched = [x for x in layers if x.is_self_attention and x.stack in stacks]
         with model.scoring(batches, watched, network=network) as scoring:
-            positions = a.count_positions(scoring, special - {None}, COMMON)
+            positions = attention.count_positions(scoring, special - {None}, COMMON)
         encoder = [layer for layer in watched if layer.stack == "encoder"]
         with model.scoring(parsed, encoder, network=network) as scoring:
-            hits = a.count_arcs(scoring, sentences, arcs, 2 * len(relations), options.from_word)
-        found = a.dependencies(relations, arcs.numpy(), hits)
-        roles = a.head_roles(positions, found)
+            hits = attention.count_arcs(
+                scoring, sentences, arcs, 2 * len(relations), options.from_word
+            )
+        found = criteria.dependencies(relations, arcs.numpy(), hits)
+        roles = criteria.head_roles(positions, found)
         return {"positions": positions, "relations": found, "heads_roles": roles}
 
     model.progress.message("to which tokens the heads of the dense model attend …")
@@ -85,13 +92,10 @@ def roles(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
         "sentences": len(sentences),
         "left_out": left_out,
         "from_word": options.from_word,
-        "thresholds": {
-            "positional": a.POSITIONAL, "syntactic": a.SYNTACTIC, "rare-word": a.RARE,
-            "common": COMMON, "arcs": MINIMUM_ARCS,
-        },
+        "thresholds": THRESHOLDS,
         "too_rare": {name: count for name, count in counts.items() if count < MINIMUM_ARCS},
         **count(dense, model.layers),
-    }  # fmt: skip
+    }
     if pruned is not None:
         model.progress.message("to which tokens the heads of the pruned model attend …")
         kept = {name: pruned.mask.kept(name) for name in data["heads_roles"]}
@@ -101,7 +105,7 @@ def roles(model: StudiedModel, rows: DataRows, options: RolesStudy) -> Result:
             "directory": options.pruned,
             "kept": kept,
             "heads_roles": count(pruned.model, left)["heads_roles"],
-            "survival": a.survival(data["heads_roles"], kept),
+            "survival": criteria.survival(data["heads_roles"], kept),
         }
     tables, every = _tables(data)
     title = f"Roles of the heads of {model.checkpoint.name}"
@@ -132,17 +136,18 @@ def _read_sentences(
 
 def _sentences(data: dict[str, Any]) -> list[str]:
     heads = [has for of_layer in data["heads_roles"].values() for has in of_layer]
-    counts = ", ".join(f"{sum(role in has for has in heads)} {role}" for role in a.ROLES)
+    counts = ", ".join(f"{sum(role in has for has in heads)} {role}" for role in criteria.ROLES)
     none = sum(not has for has in heads)
     sentences = [f"{len(heads)} self-attention heads: {counts}, {none} without a role."]
     if data["relations"]:
-        pairs = [(row, *head) for row in data["relations"] for head in a.heads_of(row)]
-        above = sum(a.gain(*pair) >= a.SYNTACTIC for pair in pairs)
+        pairs = [(row, *head) for row in data["relations"] for head in criteria.heads_of(row)]
+        above = sum(criteria.gain(*pair) >= criteria.SYNTACTIC for pair in pairs)
+        significant = sum(criteria.is_syntactic(*pair) for pair in pairs)
         sentences.append(
             f"Dependencies: {data['sentences']} sentences ({data['left_out']} left out). {above} "
             f"of {len(pairs)} pairs of head and relation are 10 points above the best fixed "
-            f"distance, {sum(a.is_syntactic(*pair) for pair in pairs)} of these significantly "
-            "(Holm), which makes the head syntactic."
+            f"distance, {significant} of these significantly (Holm), which makes the head "
+            "syntactic."
         )
     else:
         sentences.append(
@@ -153,8 +158,8 @@ def _sentences(data: dict[str, Any]) -> list[str]:
         sentences.append(f"Relations too rare, below {MINIMUM_ARCS} arcs, and left out: {names}.")
     chances = [one["rare_chance"] for one in data["positions"].values() if "rare" in one]
     sentences.append(
-        f"Rare-word heads attend to the least frequent token in at least {a.RARE:.0%} of the "
-        f"cases; a random choice does in {chances[0]:.0%}."
+        "Rare-word heads attend to the least frequent token in at least "
+        f"{criteria.RARE:.0%} of the cases; a random choice does in {chances[0]:.0%}."
         if chances
         else f"Rare-word heads were not counted: all rows have one of the {COMMON} most frequent "
         "tokens as their rarest; give more rows."
@@ -164,7 +169,9 @@ def _sentences(data: dict[str, Any]) -> list[str]:
 
 def _tables(data: dict[str, Any]) -> tuple[list[ReportTable], ReportTable]:
     """The tables for the terminal and the page, and that of all heads for the page alone."""
-    tables, kept, more = [], [], []
+    tables = []
+    kept = []
+    more = []
     if "pruned" in data:
         more.append(Column("after pruning"))
         for one in data["pruned"]["survival"]:
@@ -188,9 +195,9 @@ def _cells(data: dict[str, Any], name: str, head: int) -> tuple[str, ...]:
     counted = data["positions"][name]
     syntax = ("", "", "")
     relations = [row for row in data["relations"] if name in row["accuracy"]]
-    best = max(relations, key=lambda row: a.gain(row, name, head), default=None)
+    best = max(relations, key=lambda row: criteria.gain(row, name, head), default=None)
     # A relation that a fixed distance predicts as often says nothing about a head.
-    if best is not None and a.gain(best, name, head) > 0:
+    if best is not None and criteria.gain(best, name, head) > 0:
         syntax = (
             f"{best['relation']} → {best['direction'].rpartition(' ')[2]}",
             f"{100 * best['accuracy'][name][head]:.0f}% ({100 * best['baseline']:.0f}%)",
@@ -212,8 +219,8 @@ def _cells(data: dict[str, Any], name: str, head: int) -> tuple[str, ...]:
     )
 
 
-def _dependency_cells(row: a.Dependency) -> tuple[str, ...]:
-    heads = a.heads_of(row)
+def _dependency_cells(row: criteria.Dependency) -> tuple[str, ...]:
+    heads = criteria.heads_of(row)
     # The baseline is the same for all heads: the most accurate one is the most above it.
     name, head = max(heads, key=lambda one: row["accuracy"][one[0]][one[1]])
     return (
@@ -223,132 +230,40 @@ def _dependency_cells(row: a.Dependency) -> tuple[str, ...]:
         str(row["arcs"]),
         f"{100 * row['accuracy'][name][head]:.1f}",
         f"{100 * row['baseline']:.1f} at {row['offset']:+d}",
-        numbers.fixed(100 * a.gain(row, name, head), 1, sign=True),
+        numbers.fixed(100 * criteria.gain(row, name, head), 1, sign=True),
         numbers.p_value(row["p_holm"][name][head]),
-        str(sum(a.is_syntactic(row, *one) for one in heads)),
+        str(sum(criteria.is_syntactic(row, *one) for one in heads)),
     )
 
 
 def _figure(data: Mapping[str, Any]) -> Figure:
-    roles: a.Roles = data["heads_roles"]
+    roles: criteria.Roles = data["heads_roles"]
     figure, panels = head_panels({name: len(heads) for name, heads in roles.items()})
     for kind, names in by_kind(roles).items():
         axes = panels[kind]
         heads = [(x, y, has) for y, name in enumerate(names) for x, has in enumerate(roles[name])]
-        for i, role in enumerate(a.ROLES):
+        for i, role in enumerate(criteria.ROLES):
             with_role = [(x, y) for x, y, has in heads if role in has]
             axes.scatter(
                 # The marks of a head with several roles stand beside each other.
-                [x + 0.24 * (i - 1) for x, _ in with_role], [y for _, y in with_role],
-                s=22, marker=MARKERS[i], color=COLORS[i], label=role,
-            )  # fmt: skip
+                [x + 0.24 * (i - 1) for x, _ in with_role],
+                [y for _, y in with_role],
+                s=22,
+                marker=MARKERS[i],
+                color=COLORS[i],
+                label=role,
+            )
         if "pruned" in data:
             kept = data["pruned"]["kept"]
             removed = [(x, y) for x, y, _ in heads if x not in kept[names[y]]]
             axes.scatter(
-                [x for x, _ in removed], [y for _, y in removed],
-                s=60, marker="x", color=FAINT, label="removed", zorder=0,
-            )  # fmt: skip
+                [x for x, _ in removed],
+                [y for _, y in removed],
+                s=60,
+                marker="x",
+                color=FAINT,
+                label="removed",
+                zorder=0,
+            )
     legend(figure, next(iter(panels.values())), columns=4)
     return figure
-
-
-def read_conllu(path: str) -> list[Sentence]:
-    """All sentences of a file, which empty lines separate."""
-    sentences: list[Sentence] = []
-    lines = (line for line in read_lines(path) if not line.startswith("#"))
-    for has_words, rows in groupby(lines, bool):
-        if not has_words:
-            continue
-        try:
-            sentences.append(_sentence([row.split("\t") for row in rows]))
-        except (ValueError, KeyError) as error:
-            reason = f"there is no word {error}" if isinstance(error, KeyError) else error
-            raise InputError(
-                f"{path}: sentence {len(sentences) + 1} is not CoNLL-U: {reason}; correct it, or "
-                "leave it out",
-                id="conllu-malformed",
-            ) from error
-    return sentences
-
-
-def _sentence(rows: Sequence[list[str]]) -> Sentence:
-    """A sentence from the columns of its lines; ValueError or KeyError if that is impossible.
-
-    A multiword token that is spelled as its words ("don't": "do" + "n't") stays several words.
-    Another one (German "im" for "in dem") is one word. Arcs inside a word, empty nodes (8.1) and
-    subtypes of relations (what follows the colon in `nsubj:pass`) are left out.
-    """
-    words: dict[int, list[str]] = {}
-    multiword: dict[int, list[str]] = {}  # by the number of the first word
-    for row in rows:
-        if len(row) != 10:
-            raise ValueError(f"{row} is not ten columns")
-        row[1] = row[1].replace(" ", "")  # a few languages allow spaces in numbers
-        first, _, last = row[0].partition("-")
-        if "." not in first:
-            (multiword if last else words)[int(first)] = row
-    text, ends = "", list[int]()
-    index = {0: -1}  # number in the file, 0 for the root -> word
-    while (number := len(index)) <= len(words):
-        row = multiword.get(number, words[number])
-        members = range(number, max(number, int(row[0].partition("-")[2] or number)) + 1)
-        forms = [words[member][1] for member in members]
-        if "".join(forms) != row[1]:
-            forms = [row[1]]
-        index |= {n: len(ends) + min(n - number, len(forms) - 1) for n in members}
-        for form in forms:
-            text += form
-            ends.append(len(text))
-        text += "" if "SpaceAfter=No" in row[9].split("|") else " "
-    arcs = []
-    for number, row in words.items():
-        dependent, head = index[number], index[int(row[6])]
-        if head >= 0 and dependent != head:  # no root, none inside a word
-            arcs.append((dependent, head, row[7].partition(":")[0]))
-    return Sentence(text.rstrip(), tuple(ends), tuple(arcs))
-
-
-def tokenize(tokenizer: Any, sentences: Sequence[Sentence], max_tokens: int) -> list[Sentence]:
-    """The sentences with tokens, but those that are too long, or whose words are changed.
-
-    Not word by word: that would put a space before every comma, which translators never saw.
-    """
-    aligned = []
-    for sentence in sentences:
-        ids, starts = _tokens(tokenizer, sentence.text)
-        # The number of words that ended before; a space belongs to the next word.
-        at = np.searchsorted(sentence.ends, starts, side="right")
-        words = np.where(starts < 0, NO_WORD, at)
-        # An arc to a word without a token could never be followed.
-        complete = len(np.unique(words[words >= 0])) == len(sentence.ends)
-        # A sentence that is too long is not cut, which would take words from its arcs.
-        if complete and len(ids) <= max_tokens:
-            aligned.append(replace(sentence, ids=tuple(ids), words=tuple(words.tolist())))
-    return aligned
-
-
-def _tokens(tokenizer: Any, text: str) -> tuple[list[int], NDArray[np.intp]]:
-    """Ids, and the first character that each token covers; -1 for special tokens.
-
-    Of a slow tokenizer by the pieces that spell the text; all -1 if they do not.
-    """
-    # `verbose=False`: `tokenize` leaves out sentences that are too long, without a warning.
-    if tokenizer.is_fast:
-        encoded = tokenizer(text, return_offsets_mapping=True, verbose=False)
-        # [tokens, (first, end)]
-        spans = np.array(encoded["offset_mapping"], dtype=np.intp).reshape(-1, 2)
-        return list(encoded["input_ids"]), np.where(spans[:, 1] > spans[:, 0], spans[:, 0], -1)
-    ids = list(tokenizer(text, verbose=False)["input_ids"])
-    starts = np.full(len(ids), -1)
-    pieces = tokenizer.tokenize(text)
-    bare = [piece.replace("▁", "") for piece in pieces]  # SentencePiece's space
-    piece_ids = tokenizer.convert_tokens_to_ids(pieces)
-    # Where the pieces begin among the ids, after special tokens.
-    first = next((i for i in range(len(ids)) if ids[i : i + len(pieces)] == piece_ids), None)
-    letters = [position for position, character in enumerate(text) if character != " "]
-    if letters and first is not None and "".join(bare) == text.replace(" ", ""):
-        # A piece that is only a space begins with the next letter.
-        begins = np.cumsum([0, *map(len, bare[:-1])]).clip(max=len(letters) - 1)
-        starts[first : first + len(pieces)] = np.array(letters)[begins]
-    return ids, starts

@@ -1,21 +1,18 @@
-"""Studies of a model's heads: the analyses of Michel et al. 2019 and Voita et al. 2019.
+"""Running a study, and what studies share.
 
-`options` has a request for each, which names its function: from a model, rows and the request to a
-`Result`. `run_study` is the only entry; below it is what studies share.
+A study is a function from a model, rows and a request to a `Result`; `run_study` is the only entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import nn
 
 from compressor.errors import InputError, UsageError
@@ -23,13 +20,16 @@ from compressor.importance import ScoringJob, ScoringMethod
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import KINDS, Mask, Scores, Sublayer, kind_of
-from compressor.options.table import opened
+from compressor.options.sections import CalibrationData
+from compressor.options.table import import_object
+from compressor.options.validate import check_options, require_rows
 from compressor.pipeline import inputs
+from compressor.pipeline.context import Context
 from compressor.pipeline.score import score
+from compressor.pipeline.values import DataRows, ModelAndRows
 from compressor.progress import SILENT, Progress
-from compressor.report import phrases
-from compressor.report.facts import kind_label
-from compressor.report.plots import COLORS, MARKERS, PLOT_FORMATS, plot_style, save_figure
+from compressor.report.plots import PLOT_FORMATS, plot_style, save_figure
+from compressor.report.sentences import shared_rows
 from compressor.report.table import (
     ReportTable,
     bullets,
@@ -38,8 +38,6 @@ from compressor.report.table import (
     render_table,
     render_text,
 )
-from compressor.request.sections import CalibrationData
-from compressor.request.validate import check_options, require_rows
 from compressor.storage import staging
 from compressor.storage.files import require_directory, write_at_once, write_json
 from compressor.storage.version import __version__
@@ -47,7 +45,6 @@ from compressor.study.options import MeasuringStudy, StudyRequest
 from compressor.tasks import TASKS, Batch, Rows, Task
 
 PREFIX = "study-"
-_CELL = 0.34  # inches
 
 table = partial(make_table, words=Path(__file__).with_name("tables.toml"))
 
@@ -63,27 +60,37 @@ class StudiedModel:
 
     @property
     def task(self) -> Task:
+        """The task of the checkpoint."""
         return TASKS[self.checkpoint.task]
 
     @property
     def layers(self) -> list[Sublayer]:
+        """Its attention sublayers, whose heads are studied."""
         return self.checkpoint.attention
 
     def batches(self, rows: Rows) -> list[Batch]:
-        """Batches of all rows on the CPU; reports how many rows had to be cut."""
+        """Batches of all rows on the CPU; reports how many rows had to be truncated."""
         examples = inputs.encode(rows, self.checkpoint, self.task, self.progress)
         return self.task.batches(examples, self.checkpoint.model)
 
     def score(self, method: ScoringMethod, rows: Rows | None) -> Scores:
-        """Scores of all heads on rows, which methods that use the weights alone do without."""
+        """Score all heads.
+
+        Args:
+            method: the scoring method.
+            rows: to score on; None for methods that look at the weights alone.
+        """
         on = "" if rows is None else f" on {len(rows.sources)} rows"
         self.progress.message(f"scoring {self.checkpoint.name} with {method.name}{on} …")
         examples = [] if rows is None else inputs.encode(rows, self.checkpoint, self.task)
-        source = inputs.ModelAndRows(
-            self.checkpoint, examples, rows,
-            device=self.device, seed=self.seed, progress=self.progress,
-        )  # fmt: skip
-        return score(Mask.full(self.layers), source=source, method=method, sublayers=self.layers)
+        opened = ModelAndRows(self.checkpoint, examples, rows)
+        full = Mask.full(self.layers)
+        return score(full, method, self.layers, opened=opened, context=self.context)
+
+    @property
+    def context(self) -> Context:
+        """How it computes, for functions of the pipeline."""
+        return Context(self.device, self.seed, self.progress)
 
     @contextmanager
     def scoring(
@@ -93,17 +100,29 @@ class StudiedModel:
         mask: Mask | None = None,
         network: nn.Module | None = None,
     ) -> Iterator[ScoringJob]:
-        """A job on batches, with all heads but those of a mask, of this or another network."""
+        """A job to look at heads with; the model is on the device within the context.
+
+        Args:
+            batches: on the CPU.
+            layers: whose heads are looked at; None for all attention.
+            mask: heads that it removes are gated to zero; None for none.
+            network: another network of the same model; None for the checkpoint's.
+        """
         layers = self.layers if layers is None else layers
         network = self.checkpoint.model if network is None else network
         # On the device only while it is needed: studies have several models.
         network.to(self.device)
         try:
             yield ScoringJob(
-                model=network, layers=layers, mask=mask or Mask.full(layers), batches=batches,
-                task=self.task, tokenizer=self.checkpoint.tokenizer, device=self.device,
+                model=network,
+                layers=layers,
+                mask=mask or Mask.full(layers),
+                batches=batches,
+                task=self.task,
+                tokenizer=self.checkpoint.tokenizer,
+                device=self.device,
                 progress=partial(self.progress.update, "passes"),
-            )  # fmt: skip
+            )
         finally:
             network.to("cpu")
             trim_memory()
@@ -111,6 +130,8 @@ class StudiedModel:
 
 @dataclass(frozen=True)
 class Result:
+    """The result of a study, and how to show it."""
+
     title: str  # of the Markdown page
     data: dict[str, Any]  # all numbers, for the JSON file
     sentences: list[str]  # the conclusions from the tables
@@ -124,7 +145,11 @@ class Result:
         return "\n\n".join(filter(None, blocks))
 
     def write(self, stem: Path) -> None:
-        """Write the four files; the plot in the current style."""
+        """Write the plot as PNG and SVG in the current style, the Markdown page, and the JSON file.
+
+        Args:
+            stem: path without a suffix.
+        """
         for suffix in PLOT_FORMATS:
             save_figure(self.figure, stem.with_suffix(suffix))
         plot = f"![{stem.name}.png]({stem.name}.png)"
@@ -139,8 +164,14 @@ class Result:
 def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) -> Result:
     """Run a study and write `study-NAME.json`, `.md`, `.png` and `.svg` to `output`.
 
+    Args:
+        request: of the study, with its options.
+        output: may have other studies.
+        progress: receives messages.
+
     Raises:
-        InputError: the directory holds something else than other studies, or this one complete.
+        InputError: the directory has something other than studies, or this one complete.
+        UsageError: the study is not for models of this task, or needs rows that are not given.
     """
     require_directory(output)
     stem = output / f"{PREFIX}{request.name}"
@@ -155,7 +186,7 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
     model, rows = _open(request, progress)
     # The name becomes part of the ids in the SVG, which are random without it.
     with plot_style(stem.name):
-        result: Result = opened(request.function)(model, rows, request)
+        result: Result = import_object(request.function)(model, rows, request)
         data = {
             "schema": 1,
             "study": request.name,
@@ -176,13 +207,13 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
                 "concluded from what changes or does not."
             )
         if rows.shared and rows.test is not None:
-            sentences.append(f"{phrases.shared_rows(rows.shared, len(rows.test.sources))}.")
+            sentences.append(f"{shared_rows(rows.shared, len(rows.test.sources))}.")
         result = replace(result, data=data, sentences=sentences)
         result.write(stem)
     return result
 
 
-def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, inputs.DataRows]:
+def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, DataRows]:
     """The dense model, the last of several, and the rows that the request names."""
     device = inputs.pick_device(request.device, progress)
     checkpoint = inputs.load(request.checkpoints()[-1])
@@ -205,6 +236,7 @@ def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, inpu
 
 
 def require_same_attention(checkpoint: Checkpoint, dense: Checkpoint) -> None:
+    """Raise InputError if a checkpoint has other attention sublayers than the dense one."""
     if checkpoint.attention != dense.attention:
         raise InputError(
             f"{checkpoint.name} has other attention layers than {dense.name}; give checkpoints of "
@@ -214,10 +246,12 @@ def require_same_attention(checkpoint: Checkpoint, dense: Checkpoint) -> None:
 
 
 def facts_of(rows: Rows) -> dict[str, Any]:
+    """The files, the number and the fingerprint of some rows, for the JSON file."""
     return {"files": rows.files, "rows": len(rows.sources), "sha256": rows.sha256}
 
 
 def tables_as_text(tables: Sequence[ReportTable]) -> str:
+    """Tables with their captions, for a terminal."""
     return "\n\n".join(f"{x.caption}\n{render_text(x.columns, x.rows)}" for x in tables)
 
 
@@ -227,39 +261,3 @@ def by_kind(names: Iterable[str]) -> dict[str, list[str]]:
     for name in names:
         groups[kind_of(name)].append(name)
     return {kind: layers for kind, layers in groups.items() if layers}
-
-
-def panels(width: float, height: float, columns: int = 1, **grid: Any) -> tuple[Figure, list[Axes]]:
-    """A figure with panels side by side; sizes in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, list(figure.subplots(1, columns, squeeze=False, **grid)[0])
-
-
-def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with a panel per kind: a row per layer, a column per head, both from 0."""
-    kinds = by_kind(heads)
-    columns = [max(heads[name] for name in names) for names in kinds.values()]
-    room = [max(width, 7) for width in columns]  # enough for the panel's title
-    rows = max(len(names) for names in kinds.values())
-    size = max(4.0, sum(room) * _CELL + 1.6), max(2.2, rows * _CELL + 1.3)
-    figure, row = panels(*size, len(kinds), width_ratios=room)
-    for (kind, names), axes, width in zip(kinds.items(), row, columns, strict=True):
-        axes.set_title(kind_label(kind), loc="left", fontsize=9)
-        axes.grid(False)
-        # Layer 0 on top, as in the tables.
-        axes.set(xlim=(-0.5, width - 0.5), ylim=(len(names) - 0.5, -0.5))
-        axes.set(xlabel="head", ylabel="layer")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(integer=True))
-    return figure, dict(zip(kinds, row, strict=True))
-
-
-def draw_lines(axes: Axes, lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> None:
-    for i, (name, (x, y)) in enumerate(lines.items()):
-        color, marker = COLORS[i % len(COLORS)], MARKERS[i % len(MARKERS)]
-        axes.plot(x, y, color=color, marker=marker, label=name)
-
-
-def legend(figure: Figure, axes: Axes, columns: int = 2) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=columns)

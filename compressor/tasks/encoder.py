@@ -6,15 +6,16 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import InputError, did_you_mean
+from typing_extensions import override
+
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
-from compressor.storage.input_files import shown
-from compressor.tasks import tables
 from compressor.tasks.base import Task
 from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
-from compressor.tasks.tables import Record
+from compressor.tasks.columns import LABEL, LABELS, PAIR, TEXT, labelled
+from compressor.tasks.labels import BETWEEN, Labels, several_labels
+from compressor.tasks.rows import LabelNames, Pairs, Reading, Rows, RowTexts, Texts
+from compressor.tasks.tables import Record, RowTable, names_alone, read_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,49 +27,72 @@ if TYPE_CHECKING:
 
     Logits = NDArray[np.float32]
 
-IN_CELLS, BETWEEN = "|", "\t"  # what separates several labels
-
 
 class EncoderTask(Task):
-    """One text, or a pair, with one label: a class, a number, …; `answers` names it in messages."""
+    """One text, or a pair, with one label: a class, a number, …; `answers` names it in messages.
+
+    A subclass says how labels are read (`label_reader`), what `labels` of a batch hold
+    (`label_values`), and which answers logits have (`answers_of`).
+    """
 
     answers: ClassVar[str]
     auto_class = "AutoModelForSequenceClassification"
     columns: ClassVar[tuple[str, ...]] = ("text_column", "text_pair_column", "label_column")
     inputs = ("text_column", "text_pair_column")
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "text_column": ("text", "sentence"),
-        "label_column": ("label",),
-    }
+    labels: ClassVar[tuple[str, ...]] = LABELS  # usual names of the column with the label
+    pairs: ClassVar[Pairs] = "some"  # whether texts are read in pairs
     options: ClassVar[tuple[str, ...]] = ("--source-text",)
     pipeline_tag = "text-classification"
     learning_rate = 5e-5
     hidden_weight = 1.0
     exporter = "compressor.export.encoder:EncoderGraphs"
 
+    @override
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         # transformers leaves `id2label` out of config.json if it is the default, two labels.
         return (width, width), (width, len(config.get("id2label") or (0, 1)))
 
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
-        """A function of a row and its label column that returns the target."""
+        """Make the function that reads targets.
+
+        Args:
+            labels: the checkpoint's label names by class id, if it has some.
+
+        Returns:
+            A function of a row and its label column.
+        """
         return Record.label
 
-    def read_texts(
-        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
+    @override
+    def read_texts(self, spec: str, reading: Reading) -> RowTexts:
+        """Open a table with a column of texts, one of labels, and maybe one of second texts."""
+        table = read_table(spec, reading.header, reading.quoted)
+        pairs = self.pairs if "text_pair_column" in self.columns else "none"
+        classes = reading.labels or ()
+        chosen = labelled(table, reading.columns, self.labels, pairs, classes)
+        return self.rows_of(table, chosen, reading)
+
+    def rows_of(
+        self, table: RowTable, columns: Mapping[str, str | None], reading: Reading
     ) -> RowTexts:
-        """A table with a column of texts, one of labels, and maybe one of second texts."""
-        table, options = tables.read_table(spec, header), ("text_column", "label_column")
-        text, label = table.two_columns(options, columns, self.usual_columns)
-        pair = table.column("text_pair_column", columns, self.usual_columns)
-        return table.texts(text, pair, label, self.label_reader(labels))
+        """The rows of a table, whose columns are those that `labelled` returns."""
+        return table.texts(columns, self.label_reader(reading.labels))
+
+    @override
+    def text_columns(
+        self, where: str, names: Texts, reading: Reading, *, pairs: Pairs, targets: bool = False
+    ) -> list[str]:
+        named = {x: name for x, name in reading.columns.items() if x in self.inputs}
+        chosen = labelled(names_alone(where, names), named, self.labels, pairs, needs_label=False)
+        return [name for name in (chosen[TEXT], chosen[PAIR]) if name is not None]
 
     @abstractmethod
     def label_values(self, rows: Rows) -> Sequence[Any]:
-        """The values in `labels` of a batch for each target."""
+        """Make the values of `labels` of a batch, one for each target."""
 
+    @override
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """As in `Task`; of a pair that is too long, the longer text is cut."""
+        """Encode texts or pairs; of a pair that is too long, the longer text is cut."""
         values = self.label_values(rows)
         encoded, cut = encode_texts(
             tokenizer, max_source_tokens, types=True, text=rows.sources, text_pair=rows.pairs
@@ -79,8 +103,9 @@ class EncoderTask(Task):
             for row, value in enumerate(values)
         ]
 
+    @override
     def tensors(self, examples: Sequence[Example], model: nn.Module) -> dict[str, Tensor]:
-        """`labels`, and `token_type_ids` [batch, tokens] if the architecture takes them."""
+        """Make `labels`, and `token_type_ids` [batch, tokens] if the architecture takes them."""
         tensors = {"labels": self.label_tensor(examples)}
         if "token_type_ids" in architecture_of(model).inputs:
             types = [example.types or (0,) * len(example.source) for example in examples]
@@ -93,20 +118,25 @@ class EncoderTask(Task):
 
         return torch.tensor([example.target[0] for example in examples])
 
+    @override
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """The head's outputs, [batch, outputs]."""
+        """Compute the head's outputs, [batch, outputs]."""
         return model(**model_inputs(batch)).logits
 
+    @override
     def loss_terms(self, batch: Tensors) -> int:
         return len(batch["labels"])
 
+    @override
     def term_mask(self, batch: Tensors) -> Tensor:
-        """Every row, [batch] bool."""
+        """Mark every row, [batch] bool."""
         return batch["attention_mask"].any(1)
 
+    @override
     def token_mask(self, batch: Tensors, kind: Kind) -> Tensor:
         return batch["attention_mask"].bool()  # the same in all sublayers of an encoder
 
+    @override
     def predict(
         self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
     ) -> list[str]:
@@ -116,49 +146,51 @@ class EncoderTask(Task):
             return self.answers_of(self.logits(model, batch), batch, model)
 
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
-        """The answers in the logits of a batch, as targets of rows, where those alone have them."""
+        """Find the answers in the logits of a batch, for tasks whose logits alone have them.
+
+        Args:
+            logits: from `logits`.
+            batch: its tensors.
+            model: that computed them.
+
+        Returns:
+            An answer for each line of the batch, in the form of targets of rows.
+        """
         raise NotImplementedError
 
     def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
-        """The logits that answers are read from, [answers, outputs], of those of a padded batch."""
+        """Take the logits that answers are read from, of those of a padded batch.
+
+        Args:
+            logits: [rows, outputs] or [rows, tokens, outputs].
+            attention_mask: [rows, tokens] of 1 and 0.
+
+        Returns:
+            [answers, outputs].
+        """
         return logits
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
-        """Whether arrays of `read_logits` have the same answers, by default the largest logits."""
+        """Whether arrays of `read_logits` have the same answers, one by one.
+
+        By default the answer is the class of the largest logit.
+        """
         return (actual.argmax(-1) == expected.argmax(-1)).tolist()
-
-
-class Labels:
-    """The checkpoint's label names, in the order of its class ids; any if none are known."""
-
-    def __init__(self, names: LabelNames) -> None:
-        self.names = list(names or ())
-        # With names like "1" to "5" a number is always a name: class id 1 would be "2".
-        self.allow_ids = not any(tables.WHOLE_NUMBER.fullmatch(name) for name in self.names)
-
-    def name_of(self, cell: str, where: str) -> str:
-        """The label name of a cell with a name or, unless names are numbers, a class id."""
-        if not self.names or cell in self.names:
-            return cell
-        if self.allow_ids and tables.WHOLE_NUMBER.fullmatch(cell) and int(cell) < len(self.names):
-            return self.names[int(cell)]
-        raise InputError(
-            f"{where}: the label {shown(cell, 100)} is not one of the checkpoint's "
-            f"{len(self.names)} ({tables.quoted(self.names, most=5)})"
-            + did_you_mean(cell.strip()[:100], self.names),
-            id="label-unknown",
-        )
 
 
 class LabelTask(EncoderTask):
     """Labels by the checkpoint's names."""
 
+    @override
     def label_names(self, config: Any) -> list[str]:
         return [str(config.id2label[index]) for index in range(config.num_labels)]
 
-    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
-        known = Labels(labels)
-        return lambda record, column: known.name_of(record.label(column), record.where)
+    @override
+    def rows_of(
+        self, table: RowTable, columns: Mapping[str, str | None], reading: Reading
+    ) -> RowTexts:
+        labels = Labels(reading.labels)
+        return table.texts(columns, labels.read, labels.said)
 
 
 class Classification(LabelTask):
@@ -171,21 +203,26 @@ class Classification(LabelTask):
     answers = "labels"
     text_learning_rate = 2e-4
 
+    @override
     def fits(self, config: Any) -> bool:
         several = ("multi_label_classification", "regression")
         return config.num_labels > 1 and config.problem_type not in several
 
+    @override
     def label_values(self, rows: Rows) -> list[int]:
         ids = {name: index for index, name in enumerate(rows.labels or ())}
         return [ids[target] for target in rows.targets]
 
+    @override
     def blank_answer(self, labels: LabelNames) -> str:
         return (labels or [""])[0]
 
+    @override
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         names = self.label_names(model.config)
         return [names[label] for label in logits.argmax(-1).tolist()]
 
+    @override
     def answer(
         self, runtime: Classifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
@@ -201,49 +238,49 @@ class MultiLabel(LabelTask):
     usage = 'print(model.classify(["First text.", "Second one."]))'
     answers = "sets of labels"
 
+    @override
     def fits(self, config: Any) -> bool:
         one = ("single_label_classification", "regression")
         return config.num_labels > 1 and config.problem_type not in one
 
-    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
-        known = Labels(labels)
+    @override
+    def rows_of(
+        self, table: RowTable, columns: Mapping[str, str | None], reading: Reading
+    ) -> RowTexts:
+        table, labels = several_labels(table, str(columns[LABEL]), reading.labels)
+        return table.texts(columns, labels.read, labels.said)
 
-        def read(record: Record, column: str) -> str:
-            value = record.cells.get(column)
-            if isinstance(value, list):
-                parts = [Record(record.where, {column: part}) for part in value]
-                cell = IN_CELLS.join(part.label(column) for part in parts)
-            else:
-                cell = "" if value == "" else record.label(column)
-            cells = [name.strip() for name in cell.split(IN_CELLS)] if cell else []
-            named = [known.name_of(name, record.where) for name in cells]
-            return BETWEEN.join(name for name in known.names or named if name in named)
-
-        return read
-
+    @override
     def label_values(self, rows: Rows) -> list[tuple[float, ...]]:
-        """For each row, 1 or 0 for each label."""
+        """Make 1 or 0 for each label, for each row."""
         names = [set(target.split(BETWEEN)) for target in rows.targets]
         return [tuple(float(name in row) for name in rows.labels or ()) for row in names]
 
+    @override
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Binary cross-entropy in nats, summed over the labels and the rows of the batch."""
+        """Compute the binary cross-entropy in nats, summed over the labels and the rows."""
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         logits = self.logits(model, batch).float()
         return binary_cross_entropy_with_logits(logits, batch["labels"], reduction="sum")
 
+    @override
     def predictions(self, logits: Tensor) -> Tensor:
         return logits.float()
 
+    @override
     def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
-        """KL(dense || model) of each label's probability in nats, summed over labels and rows."""
+        """Compute KL(dense || model) of each label's probability in nats.
+
+        It is summed over labels and rows.
+        """
         from torch.nn.functional import logsigmoid
 
         positive = dense.sigmoid() * (logsigmoid(dense) - logsigmoid(actual))
         negative = (-dense).sigmoid() * (logsigmoid(-dense) - logsigmoid(-actual))
         return (positive + negative).sum()
 
+    @override
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         names = self.label_names(model.config)
         return [
@@ -251,9 +288,11 @@ class MultiLabel(LabelTask):
             for row in (logits > 0).tolist()
         ]
 
+    @override
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         return ((actual > 0) == (expected > 0)).all(axis=1).tolist()
 
+    @override
     def answer(
         self, runtime: MultiLabelClassifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:

@@ -6,15 +6,23 @@ Rows are sentences of words with a tag each: columns as in CoNLL, or JSONL with 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from compressor.errors import InputError, UsageError
+from typing_extensions import override
+
+from compressor.errors import CompressWarning, InputError, UsageError
+from compressor.runtime.token_classifier import OUTSIDE, first_tokens, scheme_of, words_of
 from compressor.tasks import tables
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
-from compressor.tasks.encoder import Labels, LabelTask
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
+from compressor.tasks.columns import column_of_words, words_and_tags
+from compressor.tasks.encoder import LabelTask
+from compressor.tasks.labels import Labels
+from compressor.tasks.rows import Pairs, Reading, Rows, RowTexts, Texts
+from compressor.tasks.tables import RowTable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,29 +53,27 @@ class TokenClassification(LabelTask):
     auto_class = "AutoModelForTokenClassification"
     metrics = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
     columns = ("text_column", "label_column")
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "text_column": ("tokens", "text", "sentence"),
-        "label_column": ("tags",),
-    }
+    exporter = "compressor.export.encoder:TaggingGraphs"
     runtime = "compressor.runtime:TokenClassifier"
     pipeline_tag = "token-classification"
     usage = 'print(model.tag(["First text.", "Second one."]))'
     answers = "labels of tokens"
     head_on_tokens = True
+    reads_words = True
 
+    @override
     def metrics_of(self, rows: Rows) -> tuple[str, ...]:
-        """For labels without prefixes, such as parts of speech, the accuracy alone.
+        """Take the accuracy alone for labels without prefixes, such as parts of speech.
 
         seqeval takes the first letter of such a label for its prefix: it would see no `ORG` at all,
         as it sees no `O`.
         """
-        from compressor.runtime.token_classifier import scheme_of
-
         names = rows.labels or sorted({tag for target in rows.targets for tag in target.split()})
         prefixed = any(read != ("I", label) for label, read in scheme_of(names).items())
         unseen = any(label[0] in "O." for label in names if label != "O")
         return self.metrics if prefixed and not unseen else ("token_accuracy",)
 
+    @override
     def require(self, checkpoint: Checkpoint) -> None:
         """Check that labels are single words; other prefixes would make types of their own."""
         names = self.label_names(checkpoint.model.config)
@@ -82,62 +88,74 @@ class TokenClassification(LabelTask):
                 "the labels",
                 id="label-not-a-word",
             )
+        _warn_of_other_tokens(checkpoint)
 
+    @override
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         return super().head(config, width)[1:]
 
-    def read_texts(
-        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
-    ) -> RowTexts:
+    @override
+    def read_texts(self, spec: str, reading: Reading) -> RowTexts:
         """Sentences, their words joined by spaces, and the tags of their words likewise."""
-        known = Labels(labels)
+        known = Labels(reading.labels)
+        read: Callable[[], str]
         if tables.require_format(spec, (tables.JSONL, *COLUMN_FILES)) == tables.JSONL:
-            sentences = _sentences_of_lists(spec, columns, known)
-        elif columns or not header:
+            table = tables.read_table(spec)
+            columns = words_and_tags(table, reading.columns)
+            sentences = _sentences_of_lists(table, columns, known)
+            read = partial(table.read, columns, known.said)
+        elif reading.columns or not reading.header or reading.quoted is not None:
             raise UsageError(
                 f"{spec} has a word and its tag in the first and last column, and no header; leave "
-                "--text-column, --label-column and --no-header out",
+                "--text-column, --label-column, --no-header and --quoted out",
                 id="columns-of-plain-text",
             )
         else:
             sentences = _sentences_of_columns(spec, known)
+            read = partial(_read_of_columns, known)
         rows = ((" ".join(words), None, " ".join(tags)) for words, tags in sentences)
-        return RowTexts([spec], rows)
+        return RowTexts([spec], rows, read=read)
 
+    @override
+    def text_columns(
+        self, where: str, names: Texts, reading: Reading, *, pairs: Pairs, targets: bool = False
+    ) -> list[str]:
+        return [column_of_words(tables.names_alone(where, names), reading.columns)]
+
+    @override
     def label_values(self, rows: Rows) -> list[list[int]]:
-        """The label's number of each word; empty for a row without a target."""
+        """Take the label's number of each word; empty for a row without a target."""
         ids = {name: index for index, name in enumerate(rows.labels or ())}
         return [
             [ids[tag] for tag in target.split(" ")] if target else [] for target in rows.targets
         ]
 
+    @override
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """As in `Task`; words beyond the most tokens have no label."""
-        from compressor.runtime.token_classifier import first_tokens, word_spans
-
+        """Encode words one by one; words beyond the most tokens have no label."""
         require_offsets(tokenizer)
         examples: list[Example] = []
         labels = self.label_values(rows)
-        for chunk in chunks(rows.count):  # so that no more offsets are kept
-            texts = rows.sources[chunk]
+        for chunk in chunks(rows.count):  # so that no more numbers of words are kept
+            sentences = [words_of(text) for text in rows.sources[chunk]]
             encoded, cut = encode_texts(
-                tokenizer, max_source_tokens, types=True, offsets=True, text=texts
+                tokenizer, max_source_tokens, types=True, words=True, text=sentences
             )
-            for row, (text, word_labels) in enumerate(zip(texts, labels[chunk], strict=True)):
+            for row, word_labels in enumerate(labels[chunk]):
                 ids = encoded["input_ids"][row]
-                firsts = first_tokens(encoded["offset_mapping"][row], word_spans(text))
                 target = [(IGNORED, IGNORED)] * len(ids)
-                numbers = word_labels or [0] * len(firsts)  # a row without a target has label 0
-                for word, (token, label) in enumerate(zip(firsts, numbers, strict=True)):
-                    if token is not None:
-                        target[token] = (label, word)
+                for word, token in first_tokens(encoded["word_ids"][row]).items():
+                    # A row without a target has label 0.
+                    target[token] = (word_labels[word] if word_labels else 0, word)
                 types = encoded["token_type_ids"][row]
                 examples.append(Example(len(examples), ids, tuple(target), types, cut[row]))
         return examples
 
+    @override
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
         return Example(row, source, tuple((0, word) for word in range(len(source))))
 
+    @override
     def label_tensor(self, examples: Sequence[Example]) -> Tensor:
         """[batch, tokens, 2]: the number of the label, and of the word."""
         import torch
@@ -148,20 +166,22 @@ class TokenClassification(LabelTask):
             line[: len(example.target)] = torch.tensor(example.target)
         return labels
 
+    @override
     def classes(self, batch: Tensors) -> Tensor:
         return batch["labels"][..., 0]
 
+    @override
     def loss_terms(self, batch: Tensors) -> int:
         return max(1, int(self.term_mask(batch).sum()))
 
+    @override
     def term_mask(self, batch: Tensors) -> Tensor:
-        """The first token of each word, [batch, tokens] bool."""
+        """Mark the first token of each word, [batch, tokens] bool."""
         return self.classes(batch) != IGNORED
 
+    @override
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
-        """The labels of the words of each line up to the last that has a token; `O` without one."""
-        from compressor.runtime.token_classifier import OUTSIDE
-
+        """Label the words of each line up to the last that has a token; `O` without one."""
         names = self.label_names(model.config)
         answers = []
         lines = logits.argmax(-1).tolist(), batch["labels"][..., 1].tolist()
@@ -173,14 +193,41 @@ class TokenClassification(LabelTask):
             answers.append(" ".join(labels))
         return answers
 
+    @override
     def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
-        """Those of real tokens, [tokens, labels]."""
+        """Take the logits of real tokens, [tokens, labels]."""
         return logits[attention_mask.astype(bool)]
 
+    @override
     def answer(
         self, runtime: TokenClassifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
-        return [" ".join(x) for x in runtime.tag_words([text.split(" ") for text in sources])]
+        return [" ".join(labels) for labels in runtime.tag_words(list(map(words_of, sources)))]
+
+
+def _warn_of_other_tokens(checkpoint: Checkpoint) -> None:
+    """Warn where words that are given one by one get other tokens than in a text."""
+    from compressor.model.modes import quiet_transformers
+
+    tokenizer = checkpoint.tokenizer
+    if not tokenizer.is_fast:
+        return  # refused where rows are read
+    with quiet_transformers():
+        given, text = tokenizer(["a", "a"], is_split_into_words=True), tokenizer("a a")
+    if given["input_ids"] != text["input_ids"]:
+        warnings.warn(
+            f"the tokenizer of {checkpoint.directory} gives words of rows, which are read one by "
+            "one, other tokens than in a text, as with add_prefix_space=false; so does "
+            "transformers where it trains with is_split_into_words, but a model that was trained "
+            "on texts is measured wrongly: save its tokenizer with add_prefix_space=True",
+            CompressWarning,
+            stacklevel=2,
+        )
+
+
+def _read_of_columns(labels: Labels) -> str:
+    parts = ("words in the first column, tags in the last", labels.said())
+    return "; ".join(filter(None, parts))
 
 
 def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
@@ -189,13 +236,15 @@ def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
     tags: list[str] = []
     width = 0
     for number, line in enumerate(chain(tables.read_lines(path), [""]), 1):
-        if line.startswith(_DOCUMENT) or not line.strip():
+        if line.startswith(_DOCUMENT) or not line.strip(" \t"):
             if words:
                 yield words, tags
                 words, tags = [], []
             continue
         where = f"{path}:{number}"
-        cells = [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
+        # Other white space, such as a no-break space, is part of a word.
+        parts = line.split("\t") if "\t" in line else filter(None, line.split(" "))
+        cells = [part.strip(" ") for part in parts]
         width = width or len(cells)
         if len(cells) < 2 or len(cells) != width:
             wanted = "a word and its tag" if width < 2 else f"the {width} of the lines before"
@@ -204,14 +253,23 @@ def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
                 "between sentences",
                 id="cell-count-differs",
             )
-        words.append(_single_word(cells[0], where))
-        tags.append(labels.name_of(_single_word(cells[-1], where), where))
+        word, tag = cells[0], cells[-1]
+        if word[:1] == word[-1:] == '"' and '""' in word[1:-1]:
+            raise InputError(
+                f"{where}: the word {word[:40]!r} seems to be quoted as in CSV, and words in such "
+                "files are as they stand; write them without quoting, or as .jsonl",
+                id="not-a-word",
+            )
+        words.append(_single_word(word, where))
+        tags.append(labels.name_of(_single_word(tag, where), where))
 
 
-def _sentences_of_lists(path: str, columns: ColumnNames, labels: Labels) -> Iterator[Sentence]:
+def _sentences_of_lists(
+    table: RowTable, columns: Mapping[str, str | None], labels: Labels
+) -> Iterator[Sentence]:
     """A list of words and a list of tags in each object."""
-    names = columns.get("text_column", "tokens"), columns.get("label_column", "tags")
-    for record in tables.read_table(path).records:
+    names = [str(name) for name in columns.values()]
+    for record in table.records:
         words, tags = (record.cells.get(name) for name in names)
         if not (isinstance(words, list) and isinstance(tags, list) and 0 < len(words) == len(tags)):
             raise InputError(

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.results import Throughput
-from compressor.runtime.artifact import GRAPH_DIRECTORY, count_output_tokens
+from compressor.runtime.artifact import GRAPH_DIRECTORY
+from compressor.runtime.opening import count_output_tokens, reads_one_token
+from compressor.storage.names import ONNXRUNTIME
 from compressor.tasks import TASKS, Timed
 from compressor.throughput.hardware import cores
-from compressor.throughput.measure import Batch, Lengths, Workload, make_workloads, measure
+from compressor.throughput.measure import measure
 from compressor.throughput.memory import measure_memory
 from compressor.throughput.multiply_adds import WorkSize, ratio_of_multiply_adds, shape_of
 from compressor.throughput.statistics import against_dense, summarize
+from compressor.throughput.workloads import Batch, Lengths, Workload, make_workloads
 
 if TYPE_CHECKING:
     from compressor.runtime import Runtime
@@ -34,7 +37,7 @@ class Subject:
     directory: Path
     counts: Mapping[str, int]  # sublayer name -> its units, to count multiply-adds
     precision: str | None = None  # of its graphs; None for that of the whole measurement
-    engine: str = "onnxruntime"
+    engine: str = ONNXRUNTIME
     dense: bool = False  # whether it is the dense model, in any engine and precision
 
 
@@ -49,8 +52,18 @@ def benchmark(
     """Time artifacts of one model side by side; speed-ups are relative to the first.
 
     Models that generate make the same number of tokens for every row, so that shorter answers do
-    not make a model look faster. With the checkpoint's `config` multiply-adds are counted, with
-    several engines speed-ups over all dense models. The `options` are fields of `Bench`.
+    not make a model look faster. Peak memory is that of a fresh process that runs each workload's
+    largest batch.
+
+    Args:
+        subjects: artifacts, the dense one first.
+        rows: the data that sentences and lengths are taken from.
+        config: the checkpoint's configuration; without it no multiply-adds are counted.
+        progress: called with a line of text per step.
+        options: fields of `Bench`.
+
+    Returns:
+        A row per model and batch size; of several engines with speed-ups over all dense builds.
 
     Raises:
         UsageError: settings that contradict each other or are impossible.
@@ -58,7 +71,9 @@ def benchmark(
         EnvironmentProblem: the device is not usable, or artifacts run on different providers.
     """
     bench = Bench(subjects, rows, **options)
-    runtimes, workloads, seed = bench.runtimes, bench.workloads, bench.seed
+    runtimes = bench.runtimes
+    workloads = bench.workloads
+    seed = bench.seed
     peaks: dict[Key, float | None] = {}
     if bench.memory:
         progress("measuring peak memory in fresh processes")
@@ -111,15 +126,17 @@ class Bench:
     def __post_init__(self) -> None:
         self.task, threads = TASKS[self.rows.task], self.threads or cores()
         self.settings: dict[str, Any] = {
-            "device": self.device, "threads": threads, "cuda_graphs": self.cuda_graphs
-        }  # fmt: skip
+            "device": self.device,
+            "threads": threads,
+            "cuda_graphs": self.cuda_graphs,
+        }
         self.workloads, self.timed = self._plan()
         self.runtimes = {subject.name: self._open(subject) for subject in self.subjects}
         self._require_comparable()
         self.own_batches = self._own_batches()
 
     def compute(self, name: str, batch: Batch) -> object:
-        """A model's answer to a batch of a workload."""
+        """Run a model on a batch of a workload, in the model's own tokens."""
         return self.runtimes[name].compute(self.own_batches[name][id(batch)], **self.timed.options)
 
     def peaks(self) -> dict[Key, float | None]:
@@ -129,17 +146,33 @@ class Bench:
             for load in self.workloads:
                 largest = max(load.batches, key=lambda batch: batch["input_ids"].size)
                 peaks[subject.name, load.batch_size] = measure_memory(
-                    subject.directory, self.task.runtime,
-                    [self.own_batches[subject.name][id(largest)]], self.timed.options,
-                    engine=subject.engine, precision=self.runtimes[subject.name].precision,
+                    subject.directory,
+                    self.task.runtime,
+                    [self.own_batches[subject.name][id(largest)]],
+                    self.timed.options,
+                    engine=subject.engine,
+                    precision=self.runtimes[subject.name].precision,
                     **self.settings,
-                )  # fmt: skip
+                )
         return peaks
 
     def ratios(self, config: Mapping[str, Any]) -> dict[Key, float]:
-        """Multiply-adds of the first model over each other's, of each workload."""
+        """Multiply-adds of the first model over those of each other one, for each workload.
+
+        Args:
+            config: the checkpoint's configuration.
+
+        Returns:
+            (model, batch size) -> ratio; infinite for a model that does no work.
+        """
         dense, *others = (
-            shape_of(self.task, config, subject.counts, count_output_tokens(subject.directory))
+            shape_of(
+                self.task,
+                config,
+                subject.counts,
+                count_output_tokens(subject.directory),
+                one_token=reads_one_token(subject.directory),
+            )
             for subject in self.subjects
         )
         ratios = {}
@@ -197,7 +230,7 @@ class Bench:
         )
 
     def _require_comparable(self) -> None:
-        """Raise EnvironmentProblem where in an engine providers or default precisions differ."""
+        """Raise EnvironmentProblem if models of an engine differ in provider or precision."""
         for engine in {runtime.engine for runtime in self.runtimes.values()}:
             models = {name: x for name, x in self.runtimes.items() if x.engine == engine}
             named = [x.name for x in self.subjects if x.precision or self.precision]

@@ -17,11 +17,18 @@ _MINIMUM = {"torch": (2, 11), "transformers": (5, 17)}
 
 
 def diagnose() -> tuple[dict[str, dict[str, str]], list[str]]:
-    """What is there, and how to install what is not, by kind; problems, each with the remedy."""
+    """Look at the installation.
+
+    Returns:
+        Kind (`versions`, `hardware`, `engines`, `providers`, `optional`) -> name -> what is there,
+        or how to install it; and the problems, each with its remedy.
+    """
     from compressor.runtime.engines import ENGINES, engine_class
     from compressor.runtime.session import try_device
 
-    hardware, providers, unusable = describe(), {}, []
+    hardware = describe()
+    providers = {}
+    unusable = []
     engines = {name: engine_class(name).describe("gpu" in hardware) for name in ENGINES}
     for device in ("cpu", "cuda"):
         try:
@@ -32,9 +39,12 @@ def diagnose() -> tuple[dict[str, dict[str, str]], list[str]]:
             if device == "cpu":
                 unusable.append(str(error))
     found = {
-        "versions": versions(), "hardware": hardware, "engines": engines, "providers": providers,
+        "versions": versions(),
+        "hardware": hardware,
+        "engines": engines,
+        "providers": providers,
         "optional": _optional(),
-    }  # fmt: skip
+    }
     return found, [*_problems(), *unusable]
 
 

@@ -28,7 +28,9 @@ _PACKAGES = (
 def describe() -> dict[str, str]:
     """Facts about this machine, by name, without those that are unknown.
 
-    Cores are those that this process may use; of NVIDIA GPUs the first is described.
+    Returns:
+        `cpu`, `instructions`, `cores` (those that this process may use), `memory`, `os`, and for
+        the first NVIDIA GPU `gpu` and `gpu driver`.
     """
     info = _values(PROC / "cpuinfo")
     flags = (info.get("flags") or info.get("Features") or "").split()
@@ -52,6 +54,7 @@ def versions() -> dict[str, str]:
 
 
 def version_of(package: str) -> str | None:
+    """The version of an installed package, without importing it; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -72,7 +75,7 @@ def cores() -> int:
 
 
 def _values(path: Path) -> dict[str, str]:
-    """The lines `name: value` of a file; of a name that occurs several times the first."""
+    """Read the lines `name: value` of a file; the first one where a name occurs several times."""
     values: dict[str, str] = {}
     for line in _read(path).splitlines():
         name, _, value = line.partition(":")
@@ -81,6 +84,7 @@ def _values(path: Path) -> dict[str, str]:
 
 
 def _gpu() -> dict[str, str]:
+    """The first NVIDIA GPU and its driver; empty without one."""
     listed = run_tool("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     if not listed:
         return {}
@@ -98,7 +102,15 @@ def _read(path: Path) -> str:
 
 
 def run_tool(program: str, *arguments: str) -> str:
-    """Output of a small system tool; empty if it is not installed or fails."""
+    """Run a small system tool.
+
+    Args:
+        program: looked up in the path.
+        arguments: of the program.
+
+    Returns:
+        What it prints; empty if it is not installed, fails, or takes more than 20 seconds.
+    """
     path = shutil.which(program)
     if path is None:
         return ""

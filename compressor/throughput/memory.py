@@ -17,7 +17,7 @@ import numpy as np
 
 from compressor.errors import CompressError, EnvironmentProblem
 from compressor.throughput.hardware import run_tool
-from compressor.throughput.measure import Batch
+from compressor.throughput.workloads import Batch
 
 _STATUS = Path("/proc/self/status")
 # Not `-m`, which warns of a module that its package has imported already.
@@ -33,16 +33,21 @@ def measure_memory(
     device: str = "cpu",
     **opening: Any,
 ) -> float | None:
-    """Peak MiB of a process that loads an artifact and runs each batch once.
+    """Peak memory of a process that loads an artifact and runs each batch once.
 
-    On the CPU its resident memory; on a GPU the memory there after the last batch, which is the
-    peak, since onnxruntime frees nothing earlier. None where the system does not report it.
+    On the CPU it is its resident memory; on a GPU the memory there after the last batch, which is
+    the peak, since onnxruntime frees nothing earlier.
 
     Args:
+        directory: of the artifact.
         runtime: import string of its runtime class, as `Task.runtime`.
-        batches: padded batches as the runtime takes them.
+        batches: padded, as the runtime takes them.
         options: of `Runtime.compute`.
-        opening: further options of `Runtime`, beside the device.
+        device: `cpu` or `cuda`.
+        opening: further options of the runtime class.
+
+    Returns:
+        MiB; None where the system does not report it.
 
     Raises:
         EnvironmentProblem: the process failed; the message ends with the process's own.
@@ -84,7 +89,14 @@ def measure_memory(
 
 
 def main(path: str) -> int:
-    """In the process whose memory is measured: answer `measure_memory`'s request in a file."""
+    """Carry out a request of `measure_memory` in the process whose memory is measured.
+
+    Args:
+        path: of the request, a JSON file.
+
+    Returns:
+        The exit status; the memory in MiB is printed.
+    """
     request = json.loads(Path(path).read_text(encoding="utf-8"))
     try:
         # By import string, as tasks name it: a process imports only the runtime that it measures.

@@ -1,8 +1,8 @@
 """The sizes of a model, its multiply-adds by operation, and the ratio of two models'.
 
-Counted are products with stored weights and of attention, as the graphs compute them. A translator
-runs the encoder graph once (with the keys and values of the cross-attention), and the decoder graph
-once per generated token, with a cache that grows by one token each time.
+Products with stored weights and the products of attention are counted, as the graphs compute them.
+A translator runs the encoder graph once (with the keys and values of the cross-attention), and the
+decoder graph once per generated token, with a cache that grows by one token each time.
 """
 
 from __future__ import annotations
@@ -37,15 +37,23 @@ class ModelShape:
     head_on_tokens: bool = False  # whether these are of all tokens, or of the first one
     gated: bool = False  # whether feed-forward parts have two projections up
     position_products: int = 0  # products with positions that attention scores have
+    one_token: bool = False  # whether the last layer computes the token alone that the head reads
 
     @property
     def decodes(self) -> bool:
+        """Whether there is a decoder, whose last projection is to a vocabulary."""
         return self.vocabulary > 0
 
 
 @dataclass(frozen=True)
 class WorkSize:
-    """One batch: rows, padded source tokens per row, generated tokens per row."""
+    """The size of one batch.
+
+    Args:
+        batch: rows.
+        source: padded source tokens per row.
+        target: generated tokens per row; 0 without a decoder.
+    """
 
     batch: int
     source: int
@@ -57,13 +65,20 @@ def shape_of(
     config: Mapping[str, Any],
     counts: Mapping[str, int],
     output_tokens: int | None = None,
+    one_token: bool = False,
 ) -> ModelShape:
-    """The shape of a checkpoint from its `config.json`; raises InputError for an unsupported one.
+    """The shape of a checkpoint from its configuration.
 
     Args:
+        task: the task of the checkpoint, which knows its head.
+        config: contents of `config.json`, or `model.config.to_dict()`.
         counts: sublayer name (`encoder_self.0`, …) -> its number of units. All attention must be
             named; feed-forward parts that are not have all the configuration's neurons.
-        output_tokens: how many tokens a decoder scores; None means its whole vocabulary.
+        output_tokens: how many tokens a decoder scores; None for its whole vocabulary.
+        one_token: whether an encoder's last layer computes one token alone.
+
+    Raises:
+        InputError: the architecture is not supported.
     """
     entry = architecture(str(config.get("model_type", "unknown")))
     entry = entry.with_feed_forward(config.get("feed_forward_proj"))
@@ -91,6 +106,7 @@ def shape_of(
             head=task.head(config, width),
             head_on_tokens=task.head_on_tokens,
             position_products=entry.position_products(config),
+            one_token=one_token,
         )
     decoder_heads = heads("decoder_self")
     return replace(
@@ -105,17 +121,34 @@ def shape_of(
 def multiply_adds(shape: ModelShape, size: WorkSize) -> Counter[str]:
     """Multiply-adds of one batch, over all runs of its graph, by part of the model.
 
-    Parts are the kinds of sublayers, `embeddings`, `vocabulary` and `classifier`.
+    Args:
+        shape: of the model.
+        size: of the batch.
+
+    Returns:
+        Part -> number; parts are the kinds of sublayers, `embeddings`, `vocabulary` and
+        `classifier`.
     """
-    work, width, rows = Counter[str](), shape.width, size.batch * size.source
+    work = Counter[str]()
+    width = shape.width
+    rows = size.batch * size.source
     if shape.embedding != width:
         work["embeddings"] = rows * shape.embedding * width
-    for heads, ffn in zip(shape.encoder_heads, shape.encoder_ffn, strict=True):
+    layers = list(zip(shape.encoder_heads, shape.encoder_ffn, strict=True))
+    for number, (heads, ffn) in enumerate(layers, 1):
         inner = heads * shape.head_dim
-        work["encoder_self"] += _attention(rows, width, inner, rows * size.source, 3)
-        # Products with the positions of all distances.
-        work["encoder_self"] += shape.position_products * rows * 2 * size.source * inner
-        work["encoder_ffn"] += rows * width * ffn * (2 + shape.gated)
+        if shape.one_token and number == len(layers):
+            states = size.batch
+            # Keys and values of all tokens; products with positions of one query for each key.
+            work["encoder_self"] += rows * width * 2 * inner
+            work["encoder_self"] += _attention(states, width, inner, rows, 1)
+            work["encoder_self"] += shape.position_products * rows * inner
+        else:
+            states = rows
+            work["encoder_self"] += _attention(rows, width, inner, rows * size.source, 3)
+            # Products with the positions of all distances.
+            work["encoder_self"] += shape.position_products * rows * 2 * size.source * inner
+        work["encoder_ffn"] += states * width * ffn * (2 + shape.gated)
     if not shape.decodes:
         states = rows if shape.head_on_tokens else size.batch
         work["classifier"] = sum(states * inputs * outputs for inputs, outputs in shape.head)
@@ -124,8 +157,8 @@ def multiply_adds(shape: ModelShape, size: WorkSize) -> Counter[str]:
     work["cross"] = rows * width * 2 * shape.head_dim * sum(shape.cross_heads)
     rows = size.batch * size.target
     own_keys = size.batch * size.target * (size.target + 1) // 2
-    layers = zip(shape.decoder_heads, shape.cross_heads, shape.decoder_ffn, strict=True)
-    for heads, cross, ffn in layers:
+    steps = zip(shape.decoder_heads, shape.cross_heads, shape.decoder_ffn, strict=True)
+    for heads, cross, ffn in steps:
         inner, crossing = heads * shape.head_dim, cross * shape.head_dim
         work["decoder_self"] += _attention(rows, width, inner, own_keys, 3)
         work["cross"] += _attention(rows, width, crossing, rows * size.source, 1)
@@ -135,10 +168,14 @@ def multiply_adds(shape: ModelShape, size: WorkSize) -> Counter[str]:
 
 
 def _attention(rows: int, width: int, inner: int, keys: int, products: int) -> int:
-    """One attention: `products` projections of its input, scores, values, output projection.
+    """Multiply-adds of one attention sublayer: projections, scores, mixing of values, output.
 
-    Rows are the queries of all rows and steps, keys are summed over them; `inner` is heads x
-    head_dim.
+    Args:
+        rows: queries of all rows and steps.
+        width: of the model.
+        inner: heads x head_dim.
+        keys: keys that each query sees, summed over queries.
+        products: projections of its input: 3 if keys and values are among them, otherwise 1.
     """
     return rows * width * products * inner + 2 * keys * inner + rows * inner * width
 
@@ -151,7 +188,16 @@ def total_multiply_adds(shape: ModelShape, size: WorkSize) -> int:
 def ratio_of_multiply_adds(
     dense: ModelShape, pruned: ModelShape, sizes: Sequence[WorkSize]
 ) -> float:
-    """Dense over pruned, summed over batches; infinite if the pruned model does no work."""
+    """Multiply-adds of the dense model over those of the pruned one, summed over batches.
+
+    Args:
+        dense: shape of the dense model.
+        pruned: shape of the pruned model.
+        sizes: of the batches.
+
+    Returns:
+        Infinite if the pruned model does no work.
+    """
     totals = []
     for shape in (dense, pruned):
         work = sum((multiply_adds(shape, size) for size in sizes), Counter[str]())

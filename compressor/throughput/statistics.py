@@ -1,6 +1,20 @@
 """From raw times to sentences per second, latency percentiles and speed-ups with intervals.
 
-Estimates are medians: one stall of the machine changes a mean by more than the gain of pruning.
+A workload is run in passes over its batches; in each round all models run the same batch in turn
+(`measure`). Batches differ in length and rounds in disturbances, so each batch is estimated apart:
+
+- time of the reference model on a batch: median over the passes;
+- a model's speed-up on a batch: median over the passes of reference time / its time, both of the
+  same round. Drift slower than a round cancels, and a single disturbed run does not move a median;
+- a model's time on that batch: the reference's time over its speed-up.
+
+Sentences per second are the sentences of a pass over the sum of these times. The speed-up is the
+ratio of two such sums, and so exactly the ratio of the sentences per second.
+
+The 95 % interval is the percentile interval over bootstrap draws of rounds, drawn within each batch
+(batches differ in weight) and jointly for both models (times of one round belong together).
+Estimates based on means were rejected: one stall of the machine changes them by more than the gain
+of pruning.
 """
 
 from __future__ import annotations
@@ -12,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.results import Timing
-from compressor.throughput.measure import Samples, Workload
+from compressor.throughput.measure import Samples
+from compressor.throughput.workloads import Workload
 
 Array = NDArray[np.float64]
 
@@ -31,8 +46,13 @@ def summarize(
 ) -> list[Timing]:
     """One row per model and batch size, models in the order of `samples`, batch sizes ascending.
 
-    Speed-ups are relative to `reference`, which has none itself. The ratios (multiply-adds of the
-    reference over the model's) and the memory are by model and batch size.
+    Args:
+        samples: the result of `measure` for the workloads.
+        workloads: those that were measured.
+        macs_ratios: (model, batch size) -> multiply-adds of the reference over the model's.
+        peak_memory_mib: (model, batch size) -> peak memory in MiB, None where it is unknown.
+        reference: the model that speed-ups are relative to; it has none itself.
+        seed: of the bootstrap.
     """
     rows = []
     for name in dict.fromkeys(name for name, _ in samples):
@@ -48,12 +68,17 @@ def summarize(
             rate = load.batch_size * len(load.batches) / pass_seconds
             p50, p90, p99 = (float(1000.0 * np.percentile(seconds, x)) for x in (50, 90, 99))
             timing = Timing(
-                variant=name, batch_size=load.batch_size, runs=seconds.size,
-                source_tokens=load.source_tokens, padded_source_tokens=load.padded_source_tokens,
-                target_tokens=load.target_tokens, sentences_per_second=rate,
+                variant=name,
+                batch_size=load.batch_size,
+                runs=seconds.size,
+                source_tokens=load.source_tokens,
+                padded_source_tokens=load.padded_source_tokens,
+                target_tokens=load.target_tokens,
+                sentences_per_second=rate,
                 tokens_per_second=rate * (load.target_tokens or load.source_tokens),
-                latency_ms={"p50": p50, "p90": p90, "p99": p99}, **more,
-            )  # fmt: skip
+                latency_ms={"p50": p50, "p90": p90, "p99": p99},
+                **more,
+            )
             rows.append(timing)
     return rows
 
@@ -68,7 +93,16 @@ def against_dense(
 ) -> list[Timing]:
     """The timings of several engines, with each model's speed-up over builds of the dense model.
 
-    These are its fastest build of any engine, and in the same engine the first one.
+    These are the fastest build of any engine at that batch size, and the first one in the same
+    engine.
+
+    Args:
+        timings: the result of `summarize` for the samples.
+        samples: the result of `measure` for the workloads.
+        workloads: those that were measured.
+        engines: model -> engine.
+        dense: builds of the dense model; of each engine the one to compare with comes first.
+        seed: of the bootstrap.
     """
     by_size = {workload.batch_size: workload for workload in workloads}
     rate = {(row.variant, row.batch_size): row.sentences_per_second for row in timings}
@@ -96,8 +130,14 @@ def speedup_of(
 ) -> tuple[float, tuple[float, float]]:
     """Speed-up over the reference and its 95 % bootstrap interval.
 
-    Times are [passes, batches]; entries at the same place are of the same round, and paired. Rounds
-    are drawn within each batch, because batches have different weights.
+    Args:
+        reference: seconds of the reference, [passes, batches].
+        seconds: of the model, in the same shape; entries at the same place are of the same round.
+        resamples: draws of rounds, within each batch.
+        seed: of the draws.
+
+    Returns:
+        The speed-up, and (low, high).
     """
     passes, batches = seconds.shape
     generator = np.random.default_rng(seed)

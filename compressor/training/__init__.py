@@ -19,6 +19,11 @@ PATIENCE: Any = option(
 
 
 def rate_option(only_with: str | None = None) -> Any:
+    """Declare the option for the learning rate of weights; None stands for the task's own.
+
+    Args:
+        only_with: the option without which it has no effect.
+    """
     return option(
         None,
         only_with=only_with,
@@ -31,6 +36,8 @@ def rate_option(only_with: str | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob:
+    """The data and the surroundings of a learned mask or of a recovery."""
+
     layers: Sequence[Sublayer]  # of the dense model, or those of the mask
     task: Objective
     examples: Sequence[Example]  # calibration rows

@@ -1,30 +1,17 @@
-"""Training rows, from memory and from text on disk, and the batches of each epoch.
-
-A translator learns from the dense model's own translations of a text (sequence-level knowledge
-distillation, Kim & Rush 2016), which are made once and kept in a file, line by line.
-"""
+"""Rows to train on, rows to validate on, and the batches of each epoch."""
 
 from __future__ import annotations
 
-import copy
-import os
-import pickle
-from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from compressor import parallel
 from compressor.errors import InputError
-from compressor.storage.input_files import MIB
-from compressor.storage.text_files import REPORTED_LINES
-from compressor.tasks import Batch, Example, Objective, Rows, Task
-from compressor.tasks.texts import DISTILL, TextColumn, open_texts
+from compressor.tasks import Batch, Example, Objective
+from compressor.training.text import BLOCK_ROWS, Text
 
 HELD_OUT = 8  # rows at least, else a tenth
 # Rows that are read together, shuffled, and grouped by length, for steps of up to 64 rows; windows
@@ -34,6 +21,8 @@ WINDOW_ROWS = 4096
 
 @dataclass(frozen=True)
 class TrainingRows:
+    """The rows to train on, and how they become batches."""
+
     examples: Sequence[Example]
     task: Objective
     model: nn.Module  # determines the padding, see `Task.batches`; it is not run
@@ -42,7 +31,12 @@ class TrainingRows:
 
 
 def require_enough(rows: int, least: int = 2 * HELD_OUT) -> None:
-    """Raise `InputError` if the rows are too few to hold some out and train on the others."""
+    """Raise `InputError` if there are too few rows to hold some out and train on the others.
+
+    Args:
+        rows: their number.
+        least: the number that is needed.
+    """
     if rows < least:
         raise InputError(
             f"{rows} calibration rows are too few to train on; give at least {least}",
@@ -51,7 +45,13 @@ def require_enough(rows: int, least: int = 2 * HELD_OUT) -> None:
 
 
 def hold_out(examples: Sequence[Example], seed: int) -> tuple[list[Example], list[Example]]:
-    """Rows to train on and rows to validate on, drawn by the seed; InputError if too few."""
+    """Split rows into those to train on and those to validate on, drawn by the seed.
+
+    A tenth is held out, at least `HELD_OUT`. Both parts are in the order of the rows.
+
+    Raises:
+        InputError: too few rows for both.
+    """
     count = max(HELD_OUT, round(0.1 * len(examples)))
     require_enough(len(examples), 2 * count)
     order = torch.randperm(len(examples), generator=_generator(seed, 0)).tolist()
@@ -63,7 +63,17 @@ def hold_out(examples: Sequence[Example], seed: int) -> tuple[list[Example], lis
 def batches_of_rank(
     task: Objective, rows: Sequence[Example], model: nn.Module, device: str = "cpu"
 ) -> list[Batch]:
-    """This rank's batches; with sharded models as many as others have, maybe with spare ones."""
+    """The batches of this rank's share of some rows.
+
+    With sharded models, which all ranks run together, it has as many as any other rank; the last
+    ones may be spare, and count for nothing.
+
+    Args:
+        task: makes the batches.
+        rows: of all ranks.
+        model: determines the padding; it is not run.
+        device: where the model is.
+    """
     batches = task.batches(parallel.shard(rows), model, device=device)
     if not parallel.shards():
         return batches
@@ -73,14 +83,22 @@ def batches_of_rank(
 
 
 class Batches:
-    """The batches of every epoch, in windows: blocks drawn from the whole file, and rows in memory.
+    """The batches of every epoch, in windows; each epoch has as many as any other.
 
-    The latter have batches of their own, since cached teacher outputs save a forward pass only for
-    a batch whose rows are all cached.
+    A window has blocks drawn from the whole stored file, and its share of the rows in memory. The
+    latter have batches of their own, since cached teacher outputs save a forward pass only for a
+    batch whose rows are all cached.
+
+    Args:
+        data: the rows in memory and on disk.
+        batch_size: rows of a batch.
+        seed: of all random orders.
     """
 
     def __init__(self, data: TrainingRows, batch_size: int, seed: int) -> None:
-        self.data, self.batch_size, self.seed = data, batch_size, seed
+        self.data = data
+        self.batch_size = batch_size
+        self.seed = seed
         stored = 0 if data.stored is None else data.stored.rows
         self._blocks = -(-stored // BLOCK_ROWS)
         self._per_window = max(1, WINDOW_ROWS * max(1, batch_size // 64) // BLOCK_ROWS)
@@ -98,7 +116,15 @@ class Batches:
         return sum(self._counts)
 
     def of_epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
-        """Batches in random order, of other rows in every epoch; the first `skip` are not read."""
+        """Yield batches of rows of similar length in random order; each epoch mixes the rows anew.
+
+        Args:
+            epoch: from 0.
+            skip: batches that were trained on already; they are not read.
+
+        Yields:
+            Batches of all ranks' rows, on the CPU.
+        """
         data, generator = self.data, _generator(self.seed, epoch + 1)
         order = torch.randperm(len(data.examples), generator=generator).tolist()
         blocks, seeds = torch.arange(self._blocks), []  # 8 bytes for 32 lines
@@ -126,6 +152,7 @@ class Batches:
             skip = 0
 
     def _grouped(self, rows: list[Example]) -> list[Batch]:
+        """Batches of `batch_size` rows of similar length."""
         return self.data.task.batches(
             rows, self.data.model, batch_tokens=None, batch_size=self.batch_size
         )
@@ -133,184 +160,3 @@ class Batches:
 
 def _generator(seed: int, number: int) -> torch.Generator:
     return torch.Generator().manual_seed((seed << 20) + number)
-
-
-BLOCK_ROWS = 32
-KEPT_BYTES = 2**26  # of token ids, since encoding takes as long as a step on a GPU
-_BLOCKS = 8  # between two stored offsets; reading a block skips three and a half others on average
-
-
-class TextLines:
-    """The lines of a file of texts, in blocks of `BLOCK_ROWS`; lines without text are skipped.
-
-    For `columns` and `pairs` see `open_texts`. With `blank` lines without text count, too. `rows`
-    is the number of lines, `size` that of bytes, unpacked.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        columns: Sequence[TextColumn] = (),
-        pairs: bool = False,
-        blank: bool = False,
-        progress: Callable[[int], None] = lambda lines: None,
-    ) -> None:
-        self.path, self.pairs, self.blank = path, pairs, blank
-        self.rows = self.size = 0
-        self._file = open_texts(path, DISTILL, columns, pairs=pairs)
-        self.is_packed, self._stored = self._file.is_packed, path
-        self._offsets = array("q")  # bytes before the first line of every `_BLOCKS`-th block
-        for number, line in enumerate(self._file.lines(), 1):
-            if self._counts(self._file.texts(line, number)):
-                if self.rows % (BLOCK_ROWS * _BLOCKS) == 0:
-                    self._offsets.append(self.size)
-                self.rows += 1
-            self.size += len(line)
-            if number % REPORTED_LINES == 0:
-                progress(number)
-        if not self.rows:
-            raise self._file.empty()
-
-    def unpacked(self, path: Path) -> TextLines:
-        lines = copy.copy(self)
-        lines.is_packed, lines._stored = False, path
-        return lines
-
-    def unpack(self, path: Path, progress: Callable[[int, int], None]) -> None:
-        """Write the decompressed lines to a file; `progress` gets (MiB written, total MiB)."""
-        done = 0
-        with path.open("wb") as file:
-            for piece in self._file.pieces():
-                file.write(piece)
-                done += len(piece)
-                progress(done // MIB, -(-self.size // MIB))
-
-    def block(self, number: int) -> list[tuple[str, ...]]:
-        return list(islice(self._rows_from(number), BLOCK_ROWS))
-
-    def after(self, rows: int) -> Iterator[str]:
-        """The first texts of all lines but the first `rows` ones, read lazily."""
-        block, within = divmod(rows, BLOCK_ROWS)
-        if rows < self.rows:
-            yield from (texts[0] for texts in islice(self._rows_from(block), within, None))
-
-    def _rows_from(self, block: int) -> Iterator[tuple[str, ...]]:
-        assert not self.is_packed
-        entry, over = divmod(block, _BLOCKS)
-        with self._stored.open("rb") as file:
-            file.seek(self._offsets[entry])
-            rows = (texts for line in file if self._counts(texts := self._file.texts(line)))
-            yield from islice(rows, over * BLOCK_ROWS, None)
-
-    def _counts(self, texts: tuple[str, ...]) -> bool:
-        return self.blank or any(texts)
-
-
-@dataclass(frozen=True)
-class Text:
-    """Lines of text on disk as training rows; long lines are truncated, as calibration rows are."""
-
-    lines: TextLines  # in the source language
-    task: Task
-    tokenizer: Any
-    max_tokens: int  # the model's limit
-    labels: list[str] | None = None  # names, for classifiers
-    translations: TextLines | None = None  # for translators, a line for each of `lines`
-    _encoded: dict[int, bytes] = field(default_factory=dict, init=False, compare=False)
-
-    @property
-    def rows(self) -> int:
-        return self.lines.rows
-
-    def unpacked(self, path: Path) -> Text:
-        return replace(self, lines=self.lines.unpacked(path))
-
-    def translated(self, path: Path) -> Text:
-        return replace(self, translations=TextLines(path, blank=True))
-
-    def read(self, blocks: Sequence[int]) -> list[Example]:
-        """The rows of some blocks; their numbers are negative, unlike those of calibration rows."""
-        missing = [block for block in blocks if block not in self._encoded]
-        encoded = dict(zip(missing, self._encode(missing), strict=True)) if missing else {}
-        free = KEPT_BYTES - sum(map(len, self._encoded.values()))
-        for block, rows in encoded.items():
-            packed = pickle.dumps(rows)  # two or three bytes per id; a tuple has 36
-            if (free := free - len(packed)) < 0:
-                break
-            self._encoded[block] = packed
-        rows_of = encoded | {b: pickle.loads(self._encoded[b]) for b in blocks if b not in encoded}
-        return [row for block in blocks for row in rows_of[block]]
-
-    def _encode(self, blocks: Sequence[int]) -> list[list[Example]]:
-        texts = [texts for block in blocks for texts in self.lines.block(block)]
-        if self.translations is not None:
-            targets = [row[0] for block in blocks for row in self.translations.block(block)]
-        else:
-            # Distillation uses the dense model's logits, not these.
-            targets = [self.task.blank_answer(self.labels)] * len(texts)
-        seconds = [row[1] for row in texts] if self.lines.pairs else None
-        sources, path = [row[0] for row in texts], str(self.lines.path)
-        rows = Rows(self.task.name, sources, seconds, targets, [path], "", self.labels)
-        encoded = iter(self.task.encode(rows, self.tokenizer, self.max_tokens))
-        return [
-            [
-                replace(next(encoded), row=-1 - (block * BLOCK_ROWS + line))
-                for line in range(min(BLOCK_ROWS, self.rows - block * BLOCK_ROWS))
-            ]
-            for block in blocks
-        ]
-
-
-CHUNK_ROWS = 512  # lines that are sorted by length together, and lost at most by an interruption
-GPU_CHUNK_ROWS = 8192  # takes a GPU seconds, in batches of hundreds of rows
-
-
-def translate_lines(
-    lines: TextLines,
-    output: Path,
-    translate: Callable[[Sequence[str]], list[str]],
-    *,
-    chunk_rows: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> None:
-    """Write a translation for each line; resume an earlier call that was interrupted.
-
-    `output` is created when all lines are translated; until then chunks are in a `.partial` file.
-    """
-    size = CHUNK_ROWS if chunk_rows is None else chunk_rows
-    partial = output.with_name(f"{output.stem}-{size}.partial")
-    done = parallel.on_main(lambda: _drop_unfinished(partial, size))
-    rest = lines.after(done)
-    while any(chunks := [list(islice(rest, size)) for _ in range(parallel.size())]):
-        progress(done, lines.rows)
-        mine = chunks[parallel.rank()]
-        texts = [text for part in parallel.gather(translate(mine) if mine else []) for text in part]
-        parallel.on_main(lambda texts=texts: _append(partial, texts))  # type: ignore[misc]
-        done += len(texts)
-    progress(done, lines.rows)
-    parallel.on_main(lambda: os.replace(partial, output))
-
-
-def _append(partial: Path, texts: Sequence[str]) -> None:
-    lines = [text.replace("\r", " ").replace("\n", " ") for text in texts]
-    with partial.open("ab") as file:
-        file.write("".join(f"{line}\n" for line in lines).encode("utf-8"))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _drop_unfinished(partial: Path, size: int) -> int:
-    """Truncate the file after its last complete chunk, or create it; returns its lines."""
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    partial.touch()
-    rows = offset = whole = kept = 0
-    with partial.open("rb") as file:
-        for line in file:
-            offset += len(line)
-            if line.endswith(b"\n"):
-                rows += 1
-                if rows % size == 0:
-                    whole, kept = offset, rows
-    os.truncate(partial, whole)
-    return kept

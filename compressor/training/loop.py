@@ -1,25 +1,24 @@
 """The training loop.
 
-All randomness of a step depends on the seed and the step's number, so a resumed training equals an
-uninterrupted one (on the CPU). With several ranks each computes its rows of every batch, and
-gradients are summed, so the steps are those of one process.
+Batches of rows of similar length in random order, AdamW or Muon, warm-up and linear decay,
+validation after every epoch, early stopping, and a file from which an interrupted training is
+resumed. All randomness of a step depends on the seed and the step's number, so a resumed training
+equals an uninterrupted one (on the CPU; a GPU sums some gradients in no fixed order). With several
+ranks each computes its rows of every batch, and gradients are summed, so the steps are those of one
+process.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,8 +30,7 @@ from compressor.tasks import Batch
 from compressor.tasks.batching import most_tokens, parts_of_rank
 from compressor.training.data import Batches, TrainingRows
 from compressor.training.optimizer import MuonAdamW, clip_gradients
-
-Value = TypeVar("Value")
+from compressor.training.state import Trained, UnusableState, _header, _read, write_state
 
 SAVE_SECONDS = 60.0  # between two saves within an epoch
 _MOST_SAVING = 0.05  # share of the time spent on saving
@@ -41,14 +39,15 @@ UNREAD_STEPS = {"cpu": 1, "cuda": 32}  # between two reads of the losses, which 
 
 
 class Problem(ABC):
-    """What is trained: parameters, training loss and validation loss."""
+    """Base of everything that is trained: its parameters, training loss and validation loss."""
 
     @abstractmethod
     def groups(self) -> list[dict[str, Any]]:
         """Parameter groups of AdamW, each with its learning rate `lr`.
 
-        With `decay: False` the rate stays after the warm-up; else it falls to zero. `clip` is the
-        largest gradient norm, 1 by default. A group with `muon` is trained by Muon instead.
+        With `decay: False` the rate stays constant after the warm-up; otherwise it falls linearly
+        to zero. `clip` is the largest norm of the group's gradients, 1 by default. A group with
+        `muon`, a precision, is trained by Muon instead.
         """
 
     @abstractmethod
@@ -57,16 +56,31 @@ class Problem(ABC):
 
     @abstractmethod
     def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
-        """Mean loss of a batch, or a part's contribution to that of a `whole` larger one.
+        """Mean loss of one batch, or what a part of a batch adds to it.
 
-        `progress` is the completed share of all steps.
+        Args:
+            batch: on the device.
+            progress: completed share of all steps.
+            whole: the batch that `batch` is a part of; the losses of all parts add up to its own.
+
+        Returns:
+            A scalar to differentiate.
         """
 
     @abstractmethod
     def validate(self, progress: float) -> float | None:
-        """Validation loss of all ranks' rows; None while the parameters are not ready."""
+        """Validation loss over the rows of all ranks, lower is better.
+
+        Args:
+            progress: completed share of all steps.
+
+        Returns:
+            None while the parameters are not ready; such an epoch is never the best one, and does
+            not count for early stopping.
+        """
 
     def tables(self) -> Collection[Tensor]:
+        """Embedding tables of which a step changes only the rows that have a gradient."""
         return ()
 
     def take_step(self) -> None:
@@ -74,11 +88,14 @@ class Problem(ABC):
         return
 
     def status(self) -> str:
+        """A few words on the present state, for the line after an epoch; empty for nothing."""
         return ""
 
 
 @dataclass(frozen=True)
 class Schedule:
+    """How long to train, and how fast."""
+
     epochs: int
     batch_size: int = 32  # rows per step
     warmup: float = 0.1  # share of all steps over which learning rates rise from zero
@@ -87,18 +104,6 @@ class Schedule:
     steps: int | None = None  # at most, which may end an epoch early; None: those of the epochs
     # Time limit; learning rates then fall with the time, so runs are not reproducible.
     seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Trained:
-    steps: int = 0
-    best: float | None = None  # the lowest validation loss; None if nothing was validated
-    best_epoch: int = 0  # the epoch of that, from 1; 0 for none
-    waited: int = 0  # validated epochs since the best one
-    stopped_early: bool = False  # whether `waited` reached the schedule's patience
-    history: tuple[dict[str, Any], ...] = ()  # number, mean loss, validation, status of each epoch
-    # Of steps and validation, including earlier runs that were interrupted.
-    seconds: float = field(default=0.0, compare=False)
 
 
 def train(
@@ -112,8 +117,17 @@ def train(
 ) -> Trained:
     """Train until the last epoch or early stopping, and restore the best parameters.
 
-    `state` is a file to resume from if it exists, and to save to. `report` gets a line after every
-    epoch, and `progress` (steps done, total steps).
+    Args:
+        problem: what is trained; its tensors change in place.
+        data: the rows of all ranks.
+        schedule: how long, how fast.
+        seed: of the order of rows, of dropout and of gates. The caller's random state is kept.
+        state: file to resume from if it exists, and to save to.
+        report: called with a line after every epoch, and if the file cannot be resumed from.
+        progress: called with (steps done, total steps).
+
+    Raises:
+        InputError: a loss is not finite.
     """
     run = _Run(problem, data, schedule, seed, state)
     try:
@@ -149,7 +163,15 @@ def train(
 
 
 class _Run:
-    """A running training: the optimizer, the best tensors so far, and the state file."""
+    """A running training: the optimizer, the best tensors so far, and the state file.
+
+    Args:
+        problem: what is trained.
+        data: the rows of all ranks.
+        schedule: how long, how fast.
+        seed: of the order of rows and of every step.
+        state: file to resume from and to save to, if any.
+    """
 
     def __init__(
         self,
@@ -159,8 +181,12 @@ class _Run:
         seed: int,
         state: Path | None,
     ) -> None:
-        self.problem, self.data, self.schedule, self.seed = problem, data, schedule, seed
-        self.state, self.trained = state, Trained()
+        self.problem = problem
+        self.data = data
+        self.schedule = schedule
+        self.seed = seed
+        self.state = state
+        self.trained = Trained()
         self.most_tokens = most_tokens(data.model, data.device)
         self.optimizer = MuonAdamW(
             [{"decay": True, **g} for g in problem.groups()],
@@ -189,7 +215,9 @@ class _Run:
 
     def step(self, batch: Batch) -> None:
         """One optimizer step; waits for the GPU where losses are read, every some steps."""
-        start, steps, done = time.monotonic(), self.trained.steps, self.done
+        start = time.monotonic()
+        steps = self.trained.steps
+        done = self.done
         warmup = self.schedule.warmup
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             if done < warmup:
@@ -230,13 +258,14 @@ class _Run:
         for step, loss in enumerate(losses, first):
             if not math.isfinite(loss):
                 raise InputError(
-                    f"the training loss is {loss} at step {step}; check the checkpoint with "
-                    "`compress evaluate`, or lower --learning-rate",
+                    f"the training loss is {loss} at step {step}; check what the "
+                    "checkpoint answers in PyTorch, or lower --learning-rate",
                     id="loss-not-finite",
                 )
             self._loss += loss
 
     def _count(self, start: float) -> None:
+        """Add the time since `start` to that of the training."""
         seconds = self.trained.seconds + time.monotonic() - start
         if self.schedule.seconds is not None:
             seconds = parallel.agree(seconds)  # learning rates depend on it
@@ -257,8 +286,11 @@ class _Run:
         elif value is not None:
             trained = replace(trained, waited=trained.waited + 1)
         entry = {
-            "epoch": epoch, "loss": loss, "validation": value, "status": self.problem.status()
-        }  # fmt: skip
+            "epoch": epoch,
+            "loss": loss,
+            "validation": value,
+            "status": self.problem.status(),
+        }
         self.trained = replace(
             trained,
             stopped_early=trained.waited >= self.schedule.patience and not last,
@@ -277,7 +309,11 @@ class _Run:
             self.save()
 
     def save(self) -> None:
-        """Write the state; with sharded weights all ranks call this together."""
+        """Write the state atomically; readers see the whole file or none.
+
+        It is the same file whether or not weights are sharded; if they are, all ranks call this
+        together.
+        """
         if self.state is None or not (parallel.is_main() or parallel.shards()):
             return
         self.read_losses()  # raises before weights after a loss that is not finite are saved
@@ -292,7 +328,11 @@ class _Run:
 
     @torch.no_grad()
     def resume(self) -> None:
-        """Resume from the file, if it exists; `UnusableState` leaves everything unchanged."""
+        """Resume from the file, if it exists.
+
+        Raises:
+            UnusableState: it cannot be read or is of another training; nothing has changed.
+        """
         path, tensors = self.state, self.problem.tensors()
         if path is None or not parallel.on_main(path.exists):
             return
@@ -323,56 +363,3 @@ class _Run:
         state = {number: own for number, own in moments.items() if own}
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         self.trained, self.best = trained, best
-
-
-class UnusableState(Exception):
-    """A saved state that is truncated, corrupt, of another version or of another training."""
-
-
-# Names in the safetensors format.
-_TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-
-
-def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> None:
-    """Write safetensors atomically, tensor by tensor; ranks gather shards, and rank 0 writes."""
-    entries: dict[str, object] = {"__metadata__": {"trained": json.dumps(vars(trained))}}
-    end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        entries[name] = {
-            "dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]
-        }  # fmt: skip
-    header = json.dumps(entries).encode()
-    header += b" " * (-len(header) % 8)
-    temporary = path.with_suffix(".tmp")
-    if parallel.is_main():
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with temporary.open("wb") if parallel.is_main() else nullcontext() as file:
-        if file is not None:
-            file.write(struct.pack("<Q", len(header)) + header)
-        for tensor in tensors.values():
-            full = sharding.whole(tensor.detach())
-            if file is not None:
-                file.write(full.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    if parallel.is_main():
-        os.replace(temporary, path)
-
-
-def _read(path: Path, take: Callable[[Any], Value]) -> Value:
-    """What is taken of a file of safetensors, read by rank 0."""
-    from safetensors import SafetensorError, safe_open
-
-    def read() -> Value:
-        try:
-            with safe_open(path, "pt") as file:
-                return take(file)
-        except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
-            raise UnusableState(str(error)) from error
-
-    return parallel.on_main(read)
-
-
-def _header(file: Any) -> tuple[Trained, dict[str, torch.Size]]:
-    fields, names = json.loads(file.metadata()["trained"]), list(file.keys())
-    trained = Trained(**fields | {"history": tuple(fields["history"])})
-    return trained, {name: torch.Size(file.get_slice(name).get_shape()) for name in names}

@@ -10,57 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
-from torch.overrides import TorchFunctionMode
 
 from compressor import parallel
 from compressor.parallel import sharding
-
-Precision = Literal["fp32", "bf16"]
-
-
-def has_bf16(device: str) -> bool:
-    """Whether a device has instructions for products in bfloat16."""
-    on_cpu = torch.device(device).type == "cpu"
-    return not on_cpu or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-@contextmanager
-def products_in(precision: Precision, device: str) -> Iterator[None]:
-    """Compute products in a precision within the context."""
-    if precision == "fp32":
-        yield
-        return
-    kind = torch.device(device).type
-    # On a GPU without cuDNN's kernel, which is planned anew for each shape.
-    others = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-    attention = _AttentionInFloat32() if kind == "cpu" else sdpa_kernel(others)
-    with torch.autocast(kind, torch.bfloat16), attention:
-        yield
-
-
-class _AttentionInFloat32(TorchFunctionMode):
-    """The backward pass of fused attention takes ten times as long in bfloat16 on CPUs."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func is not scaled_dot_product_attention:
-            return func(*args, **(kwargs or {}))
-        with torch.autocast("cpu", enabled=False):
-            named = {name: _wide(value) for name, value in (kwargs or {}).items()}
-            return func(*map(_wide, args), **named)
-
-
-def _wide(value: Any) -> Any:
-    half = isinstance(value, Tensor) and value.dtype == torch.bfloat16
-    return value.float() if half else value
-
+from compressor.training.precision import Precision, has_bf16
 
 MOMENTUM = 0.95
 _ITERATIONS = 3  # two more gain less than they take, see docs/recovery.md
@@ -81,7 +38,10 @@ def embedding_tables(model: nn.Module) -> list[nn.Embedding]:
 
 @contextmanager
 def sparse_gradients(tables: Iterable[nn.Embedding]) -> Iterator[None]:
-    """Gradients of tables on the CPU have only the rows of the batch; counting stalls a GPU."""
+    """Within the context, gradients of tables on the CPU have only the rows of the batch.
+
+    On a GPU they stay dense, since counting rows waits for it; shards have dense gradients, too.
+    """
     changed = [t for t in tables if not parallel.is_shard(t.weight) and _on_cpu(t.weight)]
     for table in changed:
         table.sparse = True
@@ -93,7 +53,12 @@ def sparse_gradients(tables: Iterable[nn.Embedding]) -> Iterator[None]:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> None:
-    """`torch.nn.utils.clip_grad_norm_` that also takes sparse gradients."""
+    """Clip gradients by their common norm, as `torch.nn.utils.clip_grad_norm_`, also sparse ones.
+
+    Args:
+        parameters: those without a gradient are ignored.
+        largest: norm that the gradients have at most afterwards.
+    """
     chosen = [p for p in parameters if p.grad is not None]
     if not any(cast(Tensor, p.grad).is_sparse for p in chosen):
         nn.utils.clip_grad_norm_(chosen, largest)
@@ -115,7 +80,15 @@ def parameter_groups(
     learning_rate: float,
     precision: Precision,
 ) -> list[dict[str, Any]]:
-    """Groups for `MuonAdamW`: Muon for products in the layers, by path; AdamW for others."""
+    """Groups for `MuonAdamW`: Muon for matrices of the layers, AdamW for all others.
+
+    Args:
+        model: the model.
+        parameters: those to train.
+        layers: paths of Transformer layers, whose matrices Muon trains; embeddings are left out.
+        learning_rate: of both groups.
+        precision: in which Muon orthogonalizes.
+    """
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     matrices = {
         id(parameter)
@@ -137,8 +110,13 @@ class MuonAdamW(torch.optim.AdamW):
 
     With exact singular values a step of Muon would have the root mean square of one of AdamW's, 0.2
     times the learning rate, so that the same rates suit both (Liu et al. 2025, "Muon is scalable
-    for LLM training"). Without bf16 products on the device it computes in fp32, since emulated ones
-    take 30 times as long. Of `tables` [rows, width] AdamW changes only rows with a gradient.
+    for LLM training"). After three iterations it has half to nine tenths of that. Without bf16
+    products on the device it computes in fp32, since emulated ones take 30 times as long.
+
+    Args:
+        groups: as for AdamW; those with `muon` hold matrices.
+        tables: embedding tables [rows, width] of which only rows with a gradient are changed.
+        options: of `torch.optim.AdamW`.
     """
 
     def __init__(
@@ -149,6 +127,11 @@ class MuonAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Change all parameters that have a gradient, and keep their gradients.
+
+        Args:
+            closure: not used.
+        """
         apart = [
             (group, parameter, parameter.grad)
             for group in self.param_groups
@@ -169,7 +152,13 @@ class MuonAdamW(torch.optim.AdamW):
                     self._change_matrices(group, matrices)
 
     def _change_rows(self, group: dict[str, Any], table: Tensor, gradient: Tensor) -> None:
-        """Kingma & Ba 2015, algorithm 1, with decoupled weight decay, on rows with a gradient."""
+        """Kingma & Ba 2015, algorithm 1, with decoupled weight decay, on rows with a gradient.
+
+        Args:
+            group: its options.
+            table: [rows, width], or this rank's shard of it.
+            gradient: of the same shape, sparse or dense.
+        """
         state = self.state[table]
         if not state:
             state["step"] = torch.zeros(())
@@ -185,7 +174,9 @@ class MuonAdamW(torch.optim.AdamW):
             rows, values = sparse.indices()[0], sparse.values()
         else:
             rows, values = slice(None), gradient
-        rate, (beta1, beta2), steps = group["lr"], group["betas"], float(state["step"])
+        rate = group["lr"]
+        beta1, beta2 = group["betas"]
+        steps = float(state["step"])
         mean = first[rows].lerp(values, 1 - beta1)
         square = (second[rows] * beta2).addcmul_(values, values, value=1 - beta2)
         scale = (square / (1 - beta2**steps)).sqrt_().add_(group["eps"])
@@ -197,6 +188,12 @@ class MuonAdamW(torch.optim.AdamW):
             tensor[rows] = new
 
     def _change_matrices(self, group: dict[str, Any], matrices: list[nn.Parameter]) -> None:
+        """Muon with Nesterov momentum (Jordan et al. 2024) on matrices of similar shape.
+
+        Args:
+            group: its options.
+            matrices: one, or several on a GPU; all have gradients.
+        """
         gradients, means = [], []
         for matrix in matrices:
             state, gradient = self.state[matrix], matrix.grad
@@ -235,7 +232,10 @@ def _on_cpu(tensor: Tensor) -> bool:
 
 
 def _stacks(matrices: list[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """On a GPU those of similar shape: launching small products takes longer than computing."""
+    """Group matrices that are orthogonalized together.
+
+    On a GPU those of similar shape are: launching small products takes longer than computing them.
+    """
     stacks: dict[object, list[nn.Parameter]] = {}
     for matrix in matrices:
         alone = _on_cpu(matrix) or parallel.is_shard(matrix)
@@ -246,7 +246,7 @@ def _stacks(matrices: list[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def _stacked(matrices: list[Tensor], dtype: torch.dtype) -> Tensor:
-    """n matrices, [n, rows, columns], smaller ones with zeros behind them, which change nothing."""
+    """Stack n matrices, [n, rows, columns]; zeros behind smaller ones change nothing."""
     rows, columns = (max(x.shape[side] for x in matrices) for side in (0, 1))
     stack = matrices[0].new_zeros((len(matrices), rows, columns), dtype=dtype)
     for place, matrix in zip(stack, matrices, strict=True):
@@ -255,7 +255,16 @@ def _stacked(matrices: list[Tensor], dtype: torch.dtype) -> Tensor:
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
-    """Nearly U V^T of U S V^T [..., rows, columns], by Jordan's quintic Newton-Schulz steps."""
+    """Nearly U V^T of matrices U S V^T: values above 2 % of the norm become 0.7 to 1.2.
+
+    Jordan's quintic Newton-Schulz iteration (Jordan et al. 2024).
+
+    Args:
+        matrix: [..., rows, columns], of any two sizes.
+
+    Returns:
+        The same shape and dtype.
+    """
     if matrix.shape[-2] > matrix.shape[-1]:
         return orthogonalize(matrix.mT).mT
     x = matrix / (torch.linalg.matrix_norm(matrix, keepdim=True) + 1e-7)

@@ -6,9 +6,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from compressor.options.requests import EvaluateRequest, ExportRequest, make_request
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
 from compressor.pipeline.run import export_checkpoint
-from compressor.request.recipe import EvaluateRequest, ExportRequest, make_request
 
 
 def main() -> None:

@@ -162,8 +162,8 @@ def serve(material: Path, pipe: Connection) -> None:
     """Judge the cases that come in, each with its directory."""
     os.dup2(2, 1)  # what libraries print by themselves is none of the answers
     os.chdir(material)
-    import compressor.pipeline.run
-    import compressor.runtime  # noqa: F401 - the bound is on what comes after the imports
+    import compressor.pipeline.run  # noqa: F401 - the bound is on what comes after the imports
+    import compressor.runtime  # noqa: F401
 
     with open("/proc/self/statm", encoding="ascii") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()

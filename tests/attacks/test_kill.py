@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from compressor.options.requests import Recipe
 from compressor.pipeline.run import run
-from compressor.request.recipe import Recipe
 from compressor.storage.manifest import find_change, read_manifest
 from compressor.training import loop
 from tests.helpers import toy

@@ -14,9 +14,9 @@ import pytest
 from compressor.commands import invoke as status_of
 from compressor.errors import InputError
 from compressor.storage.files import written_at_once
+from compressor.storage.locks import Lock
 from compressor.storage.manifest import read_manifest
 from compressor.storage.outputs import require_new, whole_output
-from compressor.storage.staging import Lock
 from tests.helpers import runtime_artifacts
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises

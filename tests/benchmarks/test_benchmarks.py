@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.quality.cells import Cell, Experiment, fill, read
 from benchmarks.quality.draw import table
+from compressor.options.sections import Data
 from compressor.progress import SILENT
-from compressor.request.sections import Data
 from tests.helpers import toy
 
 

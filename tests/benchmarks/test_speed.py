@@ -12,9 +12,9 @@ from benchmarks.speed.__main__ import compare_peers, quality
 from benchmarks.speed.settings import Setting
 from benchmarks.speed.tables import document, summary
 from compressor.model.pruning_record import read_pruning_record
+from compressor.options.requests import make_recipe
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
-from compressor.request.recipe import make_recipe
 from compressor.runtime import Classifier
 from compressor.tasks import TASKS
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -14,11 +15,11 @@ from typing import Any
 import pytest
 import typer
 
+from compressor import example
 from compressor.commands import COMMANDS, application
 from compressor.commands import invoke as run
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.inspection import inspect_checkpoint
-from compressor.request import example
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.report_samples import translator_report
@@ -161,8 +162,32 @@ def test_single_steps_do_what_run_does(inputs, finished, tmp_path, output_of):
     first, second = json.loads(shown)["artifacts"]
     assert first["quality"] == second["quality"]
     assert all(c["difference"] == 0 for c in second["comparisons"])
+    # As in a gate: that no answer changed on a few rows does not show that none would.
+    assert all(low < 0 < high for low, high in (c["interval"] for c in second["comparisons"]))
     timed = ["--test", inputs["test"], "-b", "2", "--bench-seconds", "0.05"]
     assert "CPUExecutionProvider" in output_of("bench", pruned, finished, *timed)
+
+
+def test_a_written_recipe_runs_from_any_directory(inputs, tmp_path, monkeypatch, output_of):
+    """Also one of a run whose files were named from where it was started."""
+    names = {x: Path(inputs[x]) for x in ("model", "calibration", "test")}
+    monkeypatch.chdir(names["model"].parent)
+    relative = {name: os.path.relpath(path) for name, path in names.items()}
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    rows = ["--calibration", relative["calibration"], "--test", relative["test"]]
+    options = ["--device", "cpu", "--keep", "0.5", "--no-bench", "-o", out]
+    text = output_of("run", "-m", relative["model"], *rows, *options)
+    *_, report, advice, command = text.rstrip().splitlines()
+    assert report == f"Report: {out / 'report.html'}"
+    assert advice.startswith("Next: Measure how fast it is")
+    assert shlex.split(command) == [
+        "compress", "run", "-c", str(out / "recipe.yaml"), "-o", "NEW", "--bench"
+    ]  # fmt: skip
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    output_of(*shlex.split(command)[1:], "-b", "1", "--bench-seconds", "0.05")
+    kept = [json.loads((d / "units.json").read_text())["kept"] for d in (out, Path("NEW"))]
+    assert kept[0] == kept[1]
 
 
 def test_inspect_shows_what_units_cost(inputs, output_of):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from compressor import example
 from compressor.commands import is_out_of_memory
 from compressor.commands.console import Console
-from compressor.request import example
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,8 +14,8 @@ import compressor
 from compressor.commands import invoke as run
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Scores
-from compressor.request.recipe import make_gate, make_recipe
-from compressor.request.validate import resolve
+from compressor.options.requests import make_gate, make_recipe
+from compressor.options.validate import resolve
 from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
@@ -96,6 +96,29 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(write, sizes):
     assert (made.data.calibration, made.seed, made.data.header) == ("c", 0, False)
     assert made.throughput.batch_size == [1, 4]
     assert make_recipe(file, header=True).data.header
+
+
+def test_a_written_recipe_names_files_by_whole_paths(write, tmp_path, monkeypatch):
+    """Files that are there; hub ids and what is no file stay as they were typed."""
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path / "data")
+    for name in ("a,b.tsv", "src.en", "tgt.de", "more.txt"):
+        Path(name).touch()
+    distill = {"recover": "distill", "distill_text": "more.txt"}
+    made = make_recipe(**MINIMAL | {"model": "acme/model", "calibration": "src.en,tgt.de"},
+                       test="a,b.tsv", **distill)  # fmt: skip
+    here = os.getcwd()
+    file = write(made.to_yaml())
+    monkeypatch.chdir("/")
+    again = make_recipe(file)
+    assert again.data.calibration == f"{here}/src.en,{here}/tgt.de"
+    assert again.data.test == f"{here}/a,b.tsv"
+    assert again.recovery[0].text == f"{here}/more.txt"
+    assert (again.model.path, made.data.test) == ("acme/model", "a,b.tsv")
+    # Where files lie does not make another run of it.
+    assert made.options_by_file_names()["test"] == again.options_by_file_names()["test"]
+    long = "x" * 5000
+    assert make_recipe(**MINIMAL, test=long).options["test"] == long
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,10 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import binom, norm
 
 from compressor.evaluation import DEFAULT_SEED, METRICS, lower_bound
-from compressor.evaluation.significance import Pair, rows_for_score_bound, score_bound
+from compressor.evaluation.bounds import rows_for_score_bound, score_bound
+from compressor.evaluation.significance import Pair
 from compressor.tasks import TASKS
-from tests.helpers.metrics import compare
+from tests.helpers.metrics import classified, compare
 from tests.helpers.toy import sentence
 
 ALPHA = 0.025
@@ -102,14 +103,6 @@ def test_p_value_of_accuracy_is_mcnemars_exact_one() -> None:
         assert accuracy.p_value == pytest.approx(expected, rel=1e-9)
 
 
-def classified(lost: int, won: int, rows: int) -> Sequence[list[str]]:
-    """Dense answers, pruned answers and labels; rows that nothing is said of, both have right."""
-    gold = ["ab"[row % 2] for row in range(rows)]
-    wrong = ["ba"[row % 2] for row in range(rows)]
-    dense = gold[:lost] + wrong[lost : lost + won] + gold[lost + won :]
-    return dense, wrong[:lost] + gold[lost:], gold
-
-
 def bound(metric: str, answers: Sequence[list[str]], limit: float, alpha: float = ALPHA):
     options = {"limit": limit, "alpha": alpha, "resamples": 1000, "seed": 0}
     return lower_bound(METRICS[metric](), *answers, **options)
@@ -124,9 +117,11 @@ def score_statistic(lost: int, won: int, rows: int, loss: float) -> float:
         return -sum(n * math.log(max(p, 1e-300)) for n, p in zip(counts, shares, strict=True) if n)
 
     share = minimize_scalar(
-        unlikely, bounds=(max(0.0, -loss), (1 - loss) / 2), method="bounded",
+        unlikely,
+        bounds=(max(0.0, -loss), (1 - loss) / 2),
+        method="bounded",
         options={"xatol": 1e-12},
-    ).x  # fmt: skip
+    ).x
     return (lost - won - rows * loss) / math.sqrt(rows * (2 * share + loss - loss**2))
 
 
@@ -145,8 +140,9 @@ def test_rows_without_any_change_leave_the_wilson_bound():
     assert rows_for_score_bound(0, 0, 150, 0.01, ALPHA) == math.ceil(z2 * 0.99 / 0.01)
     found = bound("accuracy", classified(0, 0, 150), limit=1)
     assert found.value == pytest.approx(-100 * z2 / (150 + z2))
-    (accuracy,) = (c for c in compare("classification", *classified(0, 0, 150))
-                   if c.metric == "accuracy")  # fmt: skip
+    (accuracy,) = (
+        c for c in compare("classification", *classified(0, 0, 150)) if c.metric == "accuracy"
+    )
     assert accuracy.interval == (0, 0)  # which the bootstrap alone would call proven
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from seqeval.metrics.sequence_labeling import get_entities
 
-from compressor.evaluation.labels import seqeval_entities
+from compressor.evaluation.tags import seqeval_entities
 from compressor.runtime.token_classifier import entity_runs, scheme_of
 from tests.helpers.metrics import score_answers
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from compressor.request import example
+from compressor import example
 from tests.helpers import toy
 
 ROOT = Path(__file__).parents[2]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -17,22 +19,25 @@ from compressor.errors import InputError, VerificationError
 from compressor.export.graphs import OPSET
 from compressor.export.precisions import add_precision
 from compressor.export.task_graphs import Network, export_model
+from compressor.export.verify import require_searched
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, units_of
 from compressor.model.surgery import prune
+from compressor.options.requests import ExportRequest
 from compressor.pipeline.inputs import random_check_batches
 from compressor.pipeline.run import export_checkpoint
-from compressor.request.recipe import ExportRequest
 from compressor.results import Check
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.runs import request
+from tests.helpers.runtime_artifacts import vary
 from tests.helpers.tiny import (
     EXPORTED,
     empty_first_mask,
     nothing_left_mask,
     ragged_batch,
+    tiny_model,
     uneven_mask,
 )
 
@@ -173,6 +178,44 @@ def test_a_translation_may_take_the_other_of_two_tokens_with_nearly_one_logit(tm
     assert "rows differ after a tie of two logits" in check.detail
 
 
+def test_a_search_with_beams_is_compared_where_the_model_asks_for_one(tmp_path):
+    """Settings that greedy search does not read are wrong in the artifact."""
+    checkpoint = open_small("marian", tmp_path)
+    model, graphs = checkpoint.model, TASKS["translation"].graphs
+    vary(model, 3)
+    model.generation_config.update(num_beams=3, length_penalty=2.0, max_length=12)
+    _, checks, inputs = export(checkpoint, tmp_path / "out")
+    assert f"tokens of {2 * len(inputs)} rows with 3 beams" in [check.detail for check in checks]
+    path = tmp_path / "out/onnx/graphs.json"
+    described = json.loads(path.read_text("utf-8"))
+    described["generation"]["length_penalty"] = -3.0
+    path.write_text(json.dumps(described), "utf-8")
+    with raises(VerificationError, "onnx-search-differs"):
+        graphs.check(model, tmp_path / "out", inputs)
+
+
+def test_a_search_may_take_the_other_of_two_answers_with_nearly_one_score():
+    """PyTorch itself does so when its logits are off by less than graphs may be."""
+    model: Any = tiny_model("marian").eval()
+    vary(model)
+    model.generation_config.update(num_beams=3, max_length=2)
+    batch = {"input_ids": torch.tensor([[5, 6, 7, 0]]), "attention_mask": torch.ones(1, 4).long()}
+    ((start, best),) = model.generate(**batch).tolist()
+    other = next(token for token in range(4, 60) if token != best)
+    with torch.no_grad():  # the same but for one millionth
+        model.lm_head.weight[other] = model.lm_head.weight[best]
+        model.final_logits_bias[0, other] = model.final_logits_bias[0, best] - 1e-6
+
+    def search() -> list[list[int]]:
+        return model.generate(**batch).tolist()
+
+    assert search() == [[start, best]]
+    for found in (best, other):
+        require_searched(model, search, [[start, found]])
+    with raises(VerificationError, "onnx-search-differs"):
+        require_searched(model, search, [[start, 3]])
+
+
 def test_an_export_that_fails_leaves_nothing(tmp_path):
     """Graphs that failed their check are neither deployed nor in the way of the next export."""
     out = tmp_path / "out"
@@ -188,12 +231,12 @@ def test_an_export_that_fails_leaves_nothing(tmp_path):
 
     refused = partial(write, then=VerificationError("they differ", id="onnx-differs"))
     with (
-        mock.patch("compressor.pipeline.build.export_model", refused),
+        mock.patch("compressor.pipeline.export.export_model", refused),
         raises(VerificationError, "onnx-differs"),
     ):
         export_checkpoint(wanted, out)
     assert not out.exists()
-    with mock.patch("compressor.pipeline.build.export_model", partial(write, then=None)):
+    with mock.patch("compressor.pipeline.export.export_model", partial(write, then=None)):
         export_checkpoint(wanted, out)
     written = sorted(path.name for path in out.rglob("*"))
     assert written == ["manifest.json", "model.onnx", "onnx"]

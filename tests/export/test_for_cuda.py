@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,10 @@ from compressor.export.precisions import write_precision
 from compressor.export.task_graphs import Network
 from compressor.model.architecture import ENCODER
 from compressor.model.checkpoint import open_checkpoint
+from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
-from compressor.runtime.artifact import read_artifact
 from compressor.runtime.fused_encoder import positions
+from compressor.runtime.opening import read_artifact
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
@@ -55,12 +57,20 @@ ON_GPU = {
 TOLERANCE = 1e-5
 
 
+def heads_everywhere(layers: list[Sublayer]) -> Mask:
+    """Each attention has another number of heads, and the last one has some."""
+    units = [(x.name, n) for x in layers if x.is_attention for n in range(x.index + 1)]
+    return Mask.full(layers).without(units)
+
+
 @cache
-def plain(name: str) -> tuple[onnx.ModelProto, Any, list[int]]:
+def plain(
+    name: str, make_mask: Callable[[list[Sublayer]], Mask] = uneven_mask
+) -> tuple[onnx.ModelProto, Any, list[int]]:
     """The float32 graph of an unevenly pruned encoder; its model, and its layers' heads."""
     directory = new_directory()
     checkpoint = open_checkpoint(str(toy.checkpoint(directory / "dense", name)))
-    mask = uneven_mask(checkpoint.layers)
+    mask = make_mask(checkpoint.layers)
     model = prune(checkpoint.model, checkpoint.layers, mask)
     graphs = TASKS[checkpoint.task].graphs
     files = graphs.write(Network(checkpoint, model, mask), directory / "out", skip=["decoder"])
@@ -145,6 +155,21 @@ def test_a_fused_graph_answers_as_pytorch(name: str):
         kinds = Counter(node.op_type for node in made.graph.node)
         assert kinds["SkipLayerNormalization"] >= 4
         assert kinds["BiasGelu"] == 2
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "mpnet"])
+def test_a_last_layer_of_one_query_stays_plain(name: str):
+    """Its attention has as many keys as tokens, and one query; also without padding."""
+    graph, model, heads = plain(name, heads_everywhere)
+    made, inputs = fuse(graph), batch(model)
+    assert made is not None
+    assert {node.op_type for node in made.graph.node} <= ON_GPU | {"Softmax"}
+    attentions = [node for node in made.graph.node if node.op_type == "Attention"]
+    assert [attribute(node, "num_heads") for node in attentions] == heads[:-1]
+    wanted = expected(model, inputs)
+    assert relative(run(made, inputs)["logits"], wanted) < TOLERANCE
+    if name != "mpnet":
+        assert relative(run_packed(made, inputs), wanted) < TOLERANCE
 
 
 def test_padding_and_rows_without_a_token_change_no_other_row():

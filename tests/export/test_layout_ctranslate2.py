@@ -130,7 +130,7 @@ def test_the_command_stores_the_precision_that_is_asked_for(tmp_path: Path, caps
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("target", [60, 72])
+@pytest.mark.parametrize("target", [60, 72, 36])
 def test_both_vocabularies_of_a_marian_model_are_written(tmp_path: Path, target: int):
     """Texts through CTranslate2, by the names of its pieces, are transformers' translations."""
     dense = toy.marian_with_two_vocabularies(tmp_path / "dense", target=target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 import sys
 from pathlib import Path
 
@@ -12,8 +12,10 @@ from compressor.errors import CompressError, EnvironmentProblem, InputError, Usa
 from compressor.pipeline.run import run
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
+from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises
 from tests.helpers.runs import recipe
+from tests.helpers.sentence_encoders import save_encoder
 
 PATHS = ("labels.tsv", "text", "empty")
 
@@ -24,10 +26,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("refusals")
     for name in ("bert", "marian", "bart"):
         toy.checkpoint(root / name, name)
-    splits = toy.classifier(root / "splits")
-    path = splits / "tokenizer_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8")) | {"split_special_tokens": True}
-    path.write_text(json.dumps(settings), encoding="utf-8")
+    toy.classifier(root / "splits")
+    toy.first_layers(root / "marian", root / "splits-marian")
+    save_encoder(root / "splits-encoder")
+    for name in ("splits", "splits-marian", "splits-encoder"):
+        configure("tokenizer_config.json", split_special_tokens=True)(root / name)
     toy.marian_with_two_vocabularies(root / "two")
     toy.labels_file(root / "labels.tsv")
     (root / "text").write_text("w3 w4\n", encoding="utf-8")
@@ -82,6 +85,21 @@ def test_runs_that_are_refused(files: Path, tmp_path: Path, text: str, options: 
     base = {"model": str(files / "bert"), "calibration": str(files / "labels.tsv")}
     with raises(UsageError, id):
         run(recipe(**base, **{text: str(files / "text")}, **options), tmp_path / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [("splits", "optimum"), ("splits-encoder", "optimum"), ("splits-marian", "ctranslate2"),
+     ("two", "ctranslate2")],
+)  # fmt: skip
+def test_a_hint_names_the_layout_that_takes_the_model(
+    files: Path, tmp_path: Path, model: str, layout: str
+):
+    with raises(InputError, "tokenizer-class-unsupported") as caught:
+        invoke("export", "-m", files / model, "-o", tmp_path / "out")
+    assert re.findall(r"--layout (\w+)", str(caught.value)) == [layout]
+    invoke("export", "-m", files / model, "-o", tmp_path / "out", "--layout", layout)
 
 
 def test_ctranslate2_is_named_if_it_is_not_installed(files: Path, tmp_path: Path, monkeypatch):

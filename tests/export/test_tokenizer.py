@@ -21,8 +21,9 @@ from transformers import MarianTokenizer
 from compressor.commands import invoke
 from compressor.errors import InputError, VerificationError
 from compressor.export.tokenizer import write_tokenizer
-from compressor.export.tokenizer_check import TokenizerProbe, difficult_texts
+from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.model.checkpoint import open_checkpoint
+from compressor.model.difficult_texts import difficult_texts
 from compressor.model.tokenizer import save_tokenizer
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.text import TextTokenizer

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import compressor
+from compressor.options.requests import ExportRequest, make_request
 from compressor.pipeline.run import export_checkpoint, run
 from compressor.recovery import distillation
 from compressor.recovery.distillation import Distillation
-from compressor.request.recipe import ExportRequest, make_request
 from compressor.runtime import collate
 from compressor.runtime.session import PROVIDERS
 from compressor.tasks import TASKS
@@ -112,7 +112,7 @@ def test_distillation_brings_the_model_closer(case: tuple[str, str]):
 @pytest.mark.parametrize("name", ["marian", "bert", "t5"])
 def test_no_step_waits_for_the_gpu(name: str, monkeypatch: pytest.MonkeyPatch):
     """PyTorch itself raises where it would wait."""
-    monkeypatch.setattr(distillation, "by_muon", lambda job: True)
+    monkeypatch.setattr(distillation, "uses_muon", lambda job: True)
     setup = job(name, device="cuda")
     setup.dense.to("cuda")
     setup.pruned.to("cuda")

@@ -35,3 +35,11 @@ def compare(
 ) -> list[Comparison]:
     rows = rows_of(task, references, tokenizers=tokenizers)
     return compare_rows(rows, dense, pruned, resamples, seed)
+
+
+def classified(lost: int, won: int, rows: int) -> Sequence[list[str]]:
+    """Dense answers, pruned answers and labels; rows that nothing is said of, both have right."""
+    gold = ["ab"[row % 2] for row in range(rows)]
+    wrong = ["ba"[row % 2] for row in range(rows)]
+    dense = gold[:lost] + wrong[lost : lost + won] + gold[lost + won :]
+    return dense, wrong[:lost] + gold[lost:], gold

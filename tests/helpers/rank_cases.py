@@ -23,12 +23,13 @@ from torch import nn
 from compressor import parallel
 from compressor.errors import EnvironmentProblem
 from compressor.importance import METHODS
-from compressor.importance.ablation_runs import layers_to_drop
-from compressor.model.architectures import find_sublayers
+from compressor.importance.depth import layers_to_drop
+from compressor.model.layers import find_sublayers
 from compressor.parallel import launch, sharding
+from compressor.recovery.translations import translate_lines
 from compressor.tasks import TASKS, Example
 from compressor.training import loop
-from compressor.training.data import TextLines, translate_lines
+from compressor.training.text import TextLines
 from tests.helpers import stages
 from tests.helpers.batches import examples
 from tests.helpers.stages import learned_by, learning

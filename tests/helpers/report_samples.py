@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from compressor.report import facts
+from compressor.report import gains
 from compressor.report.rules import MaxDropRule, MinSpeedupRule, Rule, parse_rules
 from compressor.report.schema import Report, Sample
 from compressor.results import (
@@ -20,6 +20,7 @@ from compressor.results import (
     Timing,
     Variant,
 )
+from tests.helpers.metrics import classified, compare
 
 KINDS = ("encoder_self", "decoder_self", "cross")
 HOSTILE = "<script>alert(1)</script>\"'&amp;|`*_$x$_*`](http://example.invalid)"
@@ -176,6 +177,18 @@ def classifier_report() -> Report:
     )  # fmt: skip
 
 
+def accuracy_report(lost: int, won: int, rows: int) -> Report:
+    """A classifier: `lost` rows only the dense model has right, `won` only the pruned one."""
+    (found,) = (
+        x for x in compare("classification", *classified(lost, won, rows)) if x.metric == "accuracy"
+    )
+    data = classifier_report().model_dump()
+    for model, value in ((data["dense"], found.dense), (data["variants"][0], found.pruned)):
+        model["quality"] = {"metrics": {"accuracy": value}, "signatures": {}, "rows": rows}
+    data["variants"][0]["comparisons"] = [found.model_dump()]
+    return Report.model_validate(data)
+
+
 # variant -> neurons kept in encoder's and decoder's parts (of 64 each), share of multiply-adds
 NEURONS = {
     "heads-75": ((64,) * 6, (64, 64, 64, 64, 64, 32), 0.9),
@@ -221,6 +234,7 @@ def hostile_report() -> Report:
     for model in (data["dense"], *data["variants"]):
         model["samples"] = [HOSTILE] * 4
     data["hardware"] = data["versions"] = {HOSTILE: HOSTILE}
+    data["notes"] = [HOSTILE]
     for outcome in data["gate"]:
         outcome["rule"] = outcome["variant"] = outcome["message"] = HOSTILE
     return Report.model_validate(data)
@@ -254,7 +268,7 @@ def int8_report(p_value: float) -> Report:
         row.model_copy(
             update={"variant": made.name, "sentences_per_second": 2 * row.sentences_per_second}
         )
-        for row in facts.timings(report, base.name)
+        for row in gains.timings(report, base.name)
     ]  # fmt: skip
     timed = report.throughput.model_copy(update={"rows": [*report.throughput.rows, *rows]})
     variants = [*report.variants, made]
@@ -272,7 +286,7 @@ def with_dense_int8(report: Report) -> Report:
                 "sentences_per_second": 2.3 * row.sentences_per_second,
             }
         )
-        for row in facts.timings(report, "dense")
+        for row in gains.timings(report, "dense")
     ]  # fmt: skip
     (found, *_) = report.variants[0].comparisons
     worse = {"pruned": 34.1434, "difference": -0.07, "interval": (-0.284, 0.13), "p_value": 0.5}

@@ -130,7 +130,7 @@ def marian_with_two_vocabularies(directory: Path, source: int = 60, target: int 
         ("target.spm", [x.replace("w", "v") for x in corpus], "target_vocab.json", target),
     ):
         vocab = {"</s>": 0, "<unk>": 1, "<pad>": 2}
-        for piece in _train_pieces(directory / name, lines, 50):
+        for piece in _train_pieces(directory / name, lines, min(50, size - 10)):
             vocab.setdefault(piece, len(vocab))
         vocab |= {f"unused{i}": i for i in range(len(vocab), size)}
         (directory / file).write_text(json.dumps(vocab), encoding="utf-8")

@@ -300,11 +300,13 @@ def broken(units: str | None):
     [
         ("confidence", partial(scoring, "bert"), UsageError, "method-for-heads-alone"),
         ("tailor", partial(scoring, "bert"), UsageError, "method-unknown"),
-        *((x, partial(broken, "heads"), InputError, "scores-not-finite")
-          for x in ("taylor", "confidence", "ablation", "magnitude")),
+        *(
+            (x, partial(broken, "heads"), InputError, "scores-not-finite")
+            for x in ("taylor", "confidence", "ablation", "magnitude")
+        ),
         ("second-order", partial(broken, None), InputError, "activations-not-finite"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_scored(method: str, setup, error, id: str):
     with raises(error, id):
         score(method, setup())

@@ -10,16 +10,10 @@ import torch
 
 from compressor.budgets.units import select
 from compressor.errors import InputError
-from compressor.importance import SecondOrder, second_order
-from compressor.importance.second_order import (
-    DAMPING,
-    Moments,
-    block_removal_order,
-    collect_statistics,
-    groups_within,
-    removal_order,
-)
-from compressor.model.architectures import find_sublayers
+from compressor.importance import SecondOrder
+from compressor.importance.second_order import DAMPING, block_removal_order, removal_order
+from compressor.importance.statistics import Moments, collect_statistics, groups_within
+from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.tasks import Batch
@@ -321,7 +315,7 @@ def test_wide_sublayers_have_statistics_in_single_precision(monkeypatch):
     setup = scoring("marian")
     method = SecondOrder()
     expected = method.score(setup)
-    monkeypatch.setattr(second_order, "_WIDE", 8)
+    monkeypatch.setattr("compressor.importance.statistics._WIDE", 8)
     found = method.score(setup)
     for layer in setup.layers:
         assert found.values[layer.name] == pytest.approx(expected.values[layer.name], rel=1e-3)
@@ -335,7 +329,9 @@ def test_groups_are_as_large_as_memory_allows(monkeypatch):
         8 * ((x.units * x.unit_width) ** 2 + setup.model.config.hidden_size**2)
         for x in setup.layers
     ]
-    monkeypatch.setattr(second_order, "free_bytes", lambda device: 2 * (sizes[0] + sizes[1]))
+    monkeypatch.setattr(
+        "compressor.importance.statistics.free_bytes", lambda device: 2 * (sizes[0] + sizes[1])
+    )
     groups = groups_within(setup)
     assert [layer for group in groups for layer in group] == list(setup.layers)
     assert groups[0] == list(setup.layers[:2])

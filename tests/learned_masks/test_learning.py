@@ -13,7 +13,7 @@ import torch
 from compressor.errors import UsageError
 from compressor.learned_masks import Subset
 from compressor.learned_masks.hard_concrete_gates import open_probability
-from compressor.model.architectures import find_sublayers
+from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask, belongs
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import TASKS
@@ -135,8 +135,10 @@ def test_a_larger_penalty_leaves_fewer_heads():
     assert counts[0] > counts[1] > counts[2] == 0
     floored = dataclasses.replace(job, floors={"encoder_self": 1}, penalty=30.0)
     assert learned_by("hard-concrete", floored, epochs=16).mask.counts() == {
-        "encoder_self.0": 1, "encoder_self.1": 1, "encoder_self.2": 1,
-    }  # fmt: skip
+        "encoder_self.0": 1,
+        "encoder_self.1": 1,
+        "encoder_self.2": 1,
+    }
 
 
 def test_the_text_tells_the_losses_of_soft_gates_and_of_the_mask():
@@ -155,8 +157,10 @@ def test_the_text_tells_the_losses_of_soft_gates_and_of_the_mask():
 def same(one, other) -> bool:
     weights = [x.model.state_dict() for x in (one, other)]
     return (one.mask, one.scores.values, one.text) == (
-        other.mask, other.scores.values, other.text
-    ) and all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])  # fmt: skip
+        other.mask,
+        other.scores.values,
+        other.text,
+    ) and all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 class Stopped(Exception):

@@ -12,9 +12,10 @@ import transformers
 
 import compressor
 from compressor.errors import InputError
-from compressor.importance.ablation_runs import layers_to_drop
-from compressor.model.architectures import architecture, architecture_of, find_sublayers
+from compressor.importance.depth import layers_to_drop
+from compressor.model.architectures import architecture, architecture_of
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
+from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask, renumbered
 from compressor.model.surgery import (
     prune,
@@ -103,12 +104,15 @@ def test_layers_are_dropped(name, tmp_path):
     assert relative_difference(dense.model(**batch).logits, expected) > 0.05  # as it was before
     if name in STACKS:
         by_hand = shallow_by_hand(dense.model, dropped_of(name))
-        assert torch.equal(by_hand(**batch).logits, expected)
+        torch.testing.assert_close(by_hand(**batch).logits, expected, rtol=1e-5, atol=1e-5)
     made, plain = saved(dense, mask, tmp_path / "out")
     assert not (tmp_path / "out" / "modeling_pruned.py").exists()
     assert type(plain) is type(dense.model)
-    for model in (made.model, plain, compressor.load(tmp_path / "out")):
-        assert torch.equal(model(**batch).logits, expected)
+    assert torch.equal(
+        made.model(**batch).logits, compressor.load(tmp_path / "out")(**batch).logits
+    )
+    for model in (made.model, plain):  # the latter computes the last layer for all tokens
+        torch.testing.assert_close(model(**batch).logits, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ import transformers
 from transformers import MarianConfig, MarianMTModel
 from transformers.cache_utils import EncoderDecoderCache
 
-from compressor.errors import CompressWarning, InputError
+from compressor.errors import CompressWarning, InputError, UsageError
 from compressor.export.vocabulary import generation_settings
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.generation import (
@@ -23,9 +26,10 @@ from compressor.model.generation import (
     NEUTRAL,
     SUPPORTED,
     generate,
+    require_beams,
     save_generation,
 )
-from compressor.runtime.artifact import Generation
+from compressor.runtime.generation import Generation
 from compressor.runtime.search import beam_search, greedy
 from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises
@@ -112,7 +116,7 @@ ANSWERED: list[dict] = [
     {"eos_token_id": 9, "max_length": 7},
     {"eos_token_id": [END, 13, 27], "length_penalty": 2.0},
     {"forced_bos_token_id": 7, "forced_eos_token_id": END},
-    {"forced_eos_token_id": [13, 27], "early_stopping": "never"},
+    {"forced_eos_token_id": [13, 27], "suppress_tokens": [27], "early_stopping": "never"},
     {"suppress_tokens": [11, 12, 30], "bad_words_ids": [[PAD], [END], [8]]},
     {"suppress_tokens": [], "length_penalty": 0, "num_beams": 4},
     {"no_repeat_ngram_size": 3, "min_length": 6, "forced_bos_token_id": 9,
@@ -149,6 +153,22 @@ REFUSED: dict[str, Sequence] = {
     "length_penalty": ["x", float("nan"), True],
     "early_stopping": ["often", 1],
 }
+# Rules about the same tokens, whose order decides. END is the end token, and the others are not.
+RULES: dict[str, dict] = {
+    "bad words": {"bad_words_ids": [[7], [13], [END], [25]]},
+    "words once": {"no_repeat_ngram_size": 1},
+    "least length": {"min_length": LIMIT + 9},
+    "least new tokens": {"min_new_tokens": 6, "min_length": 2},
+    "forced first": {"forced_bos_token_id": 7},
+    "forced first, an end": {"forced_bos_token_id": END},
+    "forced last": {"forced_eos_token_id": 13},
+    "forced last, an end": {"forced_eos_token_id": END},
+    "two forced last": {"forced_eos_token_id": [25, 7]},
+    "suppressed": {"suppress_tokens": [25, 30]},
+    "ordinary start": {"decoder_start_token_id": 7},
+    "two ends": {"eos_token_id": [END, 25]},
+    "normalized": {"renormalize_logits": True},
+}
 
 
 @pytest.fixture(scope="module")
@@ -173,15 +193,25 @@ def cut(row: list[int], ends: list[int]) -> list[int]:
     return row[1 : stop + 1]
 
 
-@torch.no_grad()
 def require_same_answers(directory: Path) -> None:
     """The runtime's search and this package's own calls give the tokens of transformers."""
     theirs = MarianMTModel.from_pretrained(directory)
     ours = open_checkpoint(str(directory)).model
-    settings = Generation(**generation_settings(ours))
     # So many rows that a sentence that ended does not leave the batch at once.
     batch = sources([3, 9, 6, 2, 9, 4, 7, 1, 5, 8, 3, 6])
-    for beams in (1, max(3, settings.num_beams)):
+    beams = max(3, theirs.generation_config.num_beams or 1)
+    for answers in require_same_tokens(theirs, ours, batch, (1, beams)):
+        assert len({tuple(row) for row in answers}) > 1
+
+
+@torch.no_grad()
+def require_same_tokens(
+    theirs: MarianMTModel, ours: Any, batch: dict[str, torch.Tensor], widths: Sequence[int]
+) -> list[list[list[int]]]:
+    """Rows of tokens for each number of beams."""
+    settings = Generation(**generation_settings(ours))
+    generated = []
+    for beams in widths:
         found = theirs.generate(**batch, num_beams=beams)
         rows = found if isinstance(found, torch.Tensor) else found.sequences
         assert torch.equal(generate(ours, batch, num_beams=beams), rows)
@@ -194,7 +224,8 @@ def require_same_answers(directory: Path) -> None:
             wanted = [row[: row.index(pad)] if pad in row else row for row in wanted]
             answers = [row[: row.index(pad)] if pad in row else row for row in answers]
         assert answers == wanted
-        assert len({tuple(row) for row in wanted}) > 1
+        generated.append(wanted)
+    return generated
 
 
 def test_every_setting_is_known_and_tried():
@@ -215,6 +246,38 @@ def test_every_setting_is_documented():
 def test_a_setting_is_followed_or_changes_nothing(values, copy):
     configure(GENERATION_FILE, **values)(copy)
     require_same_answers(copy)
+
+
+@pytest.mark.slow
+def test_rules_apply_in_the_order_of_transformers():
+    """In pairs, with one beam and with three."""
+    model = tiny_model().eval()
+    plain = model.generation_config
+    plain.update(max_length=8, pad_token_id=PAD, eos_token_id=END, bad_words_ids=[[PAD]])
+    batch, found = sources([3, 9, 6, 2]), set()
+    for first, second in itertools.combinations(RULES, 2):
+        rules = RULES[first] | RULES[second]
+        model.generation_config = deepcopy(plain)
+        model.generation_config.update(**rules)
+        ends = rules.get("forced_eos_token_id")
+        tie = isinstance(ends, list) and not {*ends} & {*rules.get("suppress_tokens", ())}
+        found.add(str(require_same_tokens(model, model, batch, (1,) if tie else (1, 3))))
+    assert len(found) > 40, "rules need to change what is generated"
+
+
+def test_two_forced_ends_are_for_greedy_search_alone(copy):
+    """`torch.topk` returns equal values in any order."""
+    configure(GENERATION_FILE, forced_eos_token_id=[25, 7])(copy)
+    model: Any = open_checkpoint(str(copy)).model
+    batch = sources([3, 9, 6, 2])
+    answers = require_same_tokens(MarianMTModel.from_pretrained(copy), model, batch, (1,))
+    assert 7 in {row[-1] for row in answers[0]}
+    with raises(UsageError, "forced-ends-tie"):
+        Generation(**generation_settings(model)).with_options(2, None)
+    with raises(UsageError, "forced-ends-tie"):
+        require_beams(model.generation_config, "--num-beams", 2)
+    configure(GENERATION_FILE, num_beams=2)(copy)
+    require_refusal(copy, GENERATION_FILE, "forced_eos_token_id")
 
 
 @pytest.mark.parametrize("name", REFUSED)

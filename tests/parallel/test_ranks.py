@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from compressor import parallel
 from compressor.commands import invoke
 from compressor.errors import InputError
-from compressor.parallel import Ranks, launch
+from compressor.parallel import Ranks, accelerate_options
 from compressor.pipeline.setup import require_rows_for_ranks
 from tests.helpers import rank_cases, toy
 from tests.helpers.batches import examples
@@ -254,6 +254,6 @@ def test_transformers_does_not_hear_of_fsdp(monkeypatch):
     """It would leave the ranks behind the first with models without weights."""
     for variable, value in FSDP.items():
         monkeypatch.setenv(variable, value)
-    assert launch.wants_shards()
+    assert accelerate_options.wants_shards()
     assert "ACCELERATE_USE_FSDP" not in os.environ
-    assert not launch.wants_shards()
+    assert not accelerate_options.wants_shards()

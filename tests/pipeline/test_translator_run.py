@@ -10,12 +10,12 @@ import pytest
 from safetensors.torch import load_file
 
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.finish import fastest_engines
+from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.run import run
+from compressor.report.build_view import build_view
 from compressor.report.facts import keeps_quality
 from compressor.report.rules import check, parse_rules
 from compressor.report.schema import load_report
-from compressor.report.sentences import conclusion
 from compressor.runtime import Translator
 from tests.helpers.runs import Progress, check_manifest, recipe
 
@@ -55,7 +55,7 @@ def test_every_model_is_measured_in_every_engine(report, out):
     text = (out / "report.md").read_text(encoding="utf-8")
     assert "| macs-0.5-ctranslate2-int8 | 4 | ctranslate2 | int8 |" in text
     assert "The fastest build of macs-0.5, over the fastest dense build of any engine: " in text
-    assert "; over the fastest dense build " in conclusion(report)
+    assert "; over the fastest dense build " in build_view(report).conclusion
     progress = Progress()
     assert run(recipe(out / "recipe.yaml"), out, progress=progress).variants == report.variants
     assert [message for message in progress.messages if message.endswith("…")] == []

@@ -15,7 +15,8 @@ from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Recovered, RecoveryJob, least_squares
 from compressor.recovery import teacher as teacher_module
 from compressor.recovery.distillation import Distillation
-from compressor.recovery.teacher import Teacher, outputs_of, variances
+from compressor.recovery.hidden_states import outputs_of, variances
+from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from compressor.training.data import hold_out
 from tests.helpers.errors import raises
@@ -154,10 +155,12 @@ def test_the_loss_adds_the_difference_in_units_of_variance(name: str):
     differences = [
         np.square(a - b).mean() / unit
         for a, b, unit in zip(
-            hidden_states(setup.dense, batch), hidden_states(setup.pruned, batch), units,
+            hidden_states(setup.dense, batch),
+            hidden_states(setup.pruned, batch),
+            units,
             strict=True,
         )
-    ]  # fmt: skip
+    ]
     added = float((both - plain).detach())
     # What the dense model says is kept in bfloat16.
     assert added == pytest.approx(2.5 * np.mean(differences), rel=1e-3)

@@ -11,8 +11,8 @@ import pytest
 import scipy.linalg
 import torch
 
-from compressor.importance.second_order import Moments
-from compressor.model.architectures import find_sublayers
+from compressor.importance.statistics import Moments
+from compressor.model.layers import find_sublayers
 from compressor.model.modeling_pruned import OutputBias
 from compressor.model.sublayers import Mask, by_layer
 from compressor.recovery import least_squares

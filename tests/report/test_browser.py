@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
@@ -9,9 +10,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import matplotlib.image as mpimg
+import numpy as np
 import pytest
 
 from compressor.report import page as pages
+from compressor.report.build_view import build_view
 from compressor.report.schema import Report
 from tests.helpers.report_samples import hostile_report, mixed_report, with_dense_int8, with_samples
 
@@ -36,7 +40,7 @@ def opened(browser, tmp_path_factory):
     """The page of a report with everything in it; asking anything of a network fails a test."""
     report = with_samples(with_dense_int8(mixed_report()))
     path: Path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(pages.render_html(report), encoding="utf-8")
+    path.write_text(pages.render_html(build_view(report)), encoding="utf-8")
     page, asked = browser.new_page(), list[str]()
     page.on("request", lambda request: asked.append(request.url))
     page.goto(path.as_uri())
@@ -59,7 +63,7 @@ def test_no_script_from_data_runs(browser, tmp_path):
     data = hostile_report().model_dump_json()
     assert data.count("<script>alert(1)</script>") > 50
     data = data.replace("<script>alert(1)</script>", json.dumps(attack)[1:-1])
-    text = pages.render_html(Report.model_validate_json(data))
+    text = pages.render_html(build_view(Report.model_validate_json(data)))
     # Without the page's own policy, so that only escaping stands between data and script.
     text, removed = re.subn(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", "", text)
     assert removed == 1
@@ -104,7 +108,48 @@ def test_tables_and_plots_fit_1200_pixels_and_scroll_alone_on_a_narrow_page(page
     assert page.evaluate("document.documentElement.scrollWidth") == 400
     wide = page.evaluate(WIDER)
     assert any(text.startswith("Throughput") for text in wide)
-    assert not [text for text in wide if text.startswith(("Difference from dense", "4 test rows"))]
+    listed = ("Difference from dense", "4 test rows", "Verification", "Gate")
+    assert not [text for text in wide if text.startswith(listed)]
+
+
+def test_what_a_narrow_page_hides_at_its_side_has_a_sign_above_it(page):
+    """And no row is higher than what stands in its first two cells needs, but by two lines."""
+    page.evaluate(FOLD, True)
+    assert page.locator(".sideways").all()
+    assert not any(sign.is_visible() for sign in page.locator(".sideways").all())
+    page.set_viewport_size({"width": 400, "height": 800})
+    unsigned = page.evaluate(
+        """[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1
+        && !(e.previousElementSibling || e).matches('.sideways')).map(e => e.ariaLabel || e.id)"""
+    )
+    assert unsigned == []
+    assert all(sign.is_visible() for sign in page.locator(".sideways").all())
+    assert (
+        page.evaluate(
+            """[...document.querySelectorAll('table:not(.listed, .pairs) tbody tr')].map(row =>
+        row.clientHeight - Math.max(...[...row.cells].slice(0, 2).map(cell => {
+          const range = document.createRange();
+          range.selectNodeContents(cell);
+          return range.getBoundingClientRect().height;
+        }))).filter(spare => spare > 60)"""
+        )
+        == []
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_plots_have_the_paper_and_the_ink_of_the_page(page, scheme):
+    """The mean of a plot is near the paper's luminance, and its texts are far from it."""
+    page.emulate_media(media="screen", color_scheme=scheme)
+    paper = 0.008 if scheme == "dark" else 1.0
+    for number, plot in enumerate(page.locator("figure img").all()):
+        pixels = mpimg.imread(io.BytesIO(plot.screenshot()))[..., :3]
+        gray = pixels.mean(axis=2)
+        linear = np.where(gray <= 0.04045, gray / 12.92, ((gray + 0.055) / 1.055) ** 2.4)
+        assert np.median(linear) == pytest.approx(paper, abs=0.02), number
+        low, high = sorted((np.median(linear), linear.min() if scheme == "light" else linear.max()))
+        assert (high + 0.05) / (low + 0.05) > 7
+    page.emulate_media(media="screen", color_scheme="light")
 
 
 def test_print_has_everything_and_the_keyboard_unfolds_it(page):

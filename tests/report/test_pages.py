@@ -11,12 +11,16 @@ from huggingface_hub import ModelCard
 from lxml import html
 
 from compressor.errors import InputError
-from compressor.model.card import CardFacts
-from compressor.report import page, sentences
-from compressor.report.page import render_card, render_html, render_markdown
+from compressor.report import page, render
+from compressor.report.build_view import build_view
+from compressor.report.card import render_card
+from compressor.report.card_facts import CardFacts
+from compressor.report.page import render_html, render_markdown
 from compressor.report.publish import without_paths
 from compressor.report.schema import Report
+from compressor.report.table import ReportTable
 from compressor.report.tables import conclusion, samples, tables
+from compressor.report.view import ReportView
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
     HOSTILE,
@@ -32,7 +36,14 @@ from tests.helpers.report_samples import (
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, html.HtmlElement]:
-    return {make.__name__: html.document_fromstring(render_html(make())) for make in MAKERS}
+    made = {make.__name__: render_html(build_view(make())) for make in MAKERS}
+    return {name: html.document_fromstring(text) for name, text in made.items()}
+
+
+def all_tables(view: ReportView) -> list[ReportTable]:
+    """Those above all sections, then each section's."""
+    above = [view.headline and conclusion(view.headline), view.samples and samples(view.samples)]
+    return [*filter(None, above), *tables(view).values()]
 
 
 def texts(page: html.HtmlElement, path: str) -> list[str]:
@@ -47,10 +58,10 @@ def shown_table(page: html.HtmlElement, key: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_tables_show_every_cell_and_note_of_the_report(pages, make):
-    page, report = pages[make.__name__], make()
+    page, view = pages[make.__name__], build_view(make())
     items = set(texts(page, "//li"))
-    assert set(sentences.warnings(report)) <= items
-    for table in filter(None, (conclusion(report), samples(report), *tables(report).values())):
+    assert set(view.warnings) <= items
+    for table in all_tables(view):
         titles = [[column.title for column in table.columns]] if table.columns else []
         assert shown_table(page, table.key) == [*titles, *map(list, table.rows)]
         assert texts(page, f"//caption[@id='caption-{table.key}']") == [table.caption]
@@ -58,13 +69,13 @@ def test_tables_show_every_cell_and_note_of_the_report(pages, make):
 
 
 def test_the_page_begins_with_the_conclusion_and_the_next_step(pages):
-    page, report = pages["hostile_report"], hostile_report()
-    assert texts(page, "//header//p[@id='verdict']")[0].startswith(sentences.conclusion(report))
+    page, view = pages["hostile_report"], build_view(hostile_report())
+    assert texts(page, "//header//p[@id='verdict']")[0].startswith(view.conclusion)
     assert page.xpath("//header//table[@id='table-conclusion']")
-    assert texts(page, "//header//code")[0] == sentences.recommendation(report)[1]
+    assert texts(page, "//header//code")[0] == view.next_step.command
     keys = page.xpath("//section/@id")
-    assert keys == ["samples", "speed", *tables(report)]
-    assert page.xpath("//nav//a/@href") == [f"#{key}" for key in tables(report)]
+    assert keys == ["samples", "speed", *tables(view)]
+    assert page.xpath("//nav//a/@href") == [f"#{key}" for key in tables(view)]
     assert [len(page.xpath(path)) for path in ("//h1", "//h2")] == [1, len(keys)]
     folded = texts(page, "//details//h2")
     assert folded == ["Heads kept", "Signatures", "Environment"]
@@ -100,12 +111,11 @@ class Shown:
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_markdown_shows_every_table_cell_and_sentence_literally(make):
-    report = make()
-    text = render_markdown(report)
-    parsed, made = Shown(text), [conclusion(report), samples(report), *tables(report).values()]
+    view = build_view(make())
+    parsed = Shown(render_markdown(view))
     items, wanted = set(parsed.items), []
-    assert {" ".join(line.split()) for line in sentences.warnings(report)} <= items
-    for table in filter(None, made):
+    assert {" ".join(line.split()) for line in view.warnings} <= items
+    for table in all_tables(view):
         assert {" ".join(line.split()) for line in table.notes} <= items
         if table.columns:
             wanted.append([[column.title for column in table.columns], *map(list, table.rows)])
@@ -113,13 +123,13 @@ def test_markdown_shows_every_table_cell_and_sentence_literally(make):
             assert {f"{key}: {value}" for key, value in table.rows} <= items
     assert parsed.tables == wanted
     assert not parsed.tags & {"script", "a", "em", "img"}
-    assert parsed.paragraphs[0].startswith(sentences.conclusion(report))
+    assert parsed.paragraphs[0].startswith(view.conclusion)
 
 
 @pytest.mark.parametrize("name", ["1. item", "> quote", "a__b__"])
 def test_names_that_look_like_markdown_stay_names(name):
     report = changed(classifier_report(), "variants", 0, "name", to=name)
-    parsed = Shown(render_markdown(report))
+    parsed = Shown(render_markdown(build_view(report)))
     assert parsed.paragraphs[0].startswith(f"{name} keeps 8 of 16 heads")
     assert not parsed.tags & {"blockquote", "ol", "em"}
 
@@ -163,7 +173,7 @@ def test_card_of_a_local_model_names_no_base_model():
 def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path, monkeypatch):
     report = translator_report()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(page, "images", lambda report: {})
+    monkeypatch.setattr(page, "images", lambda plots: {})
     Path("customers").mkdir()  # a relative path is known by its directory
     data = with_samples(report).model_dump()
     data |= {
@@ -185,7 +195,8 @@ def test_card_and_titles_name_the_model_and_no_directory_of_the_machine(tmp_path
     assert "The header of this card does not say license, language" in card
     command = "compress run --model en-de -o small --config=r.yaml --calibration a.tsv,b.tsv "
     assert f"{command}acme/model" in card.replace("\\", "")
-    texts = [card, render_markdown(report), render_html(report), report.model_dump_json()]
+    view = build_view(report)
+    texts = [card, render_markdown(view), render_html(view), report.model_dump_json()]
     for text in texts:
         for place in ("/home", "~/", "/x/", "my out", "private", "customers", "secret"):
             assert place not in text
@@ -204,6 +215,9 @@ def test_card_is_about_one_variant_and_what_was_removed_from_it():
         assert {row[0] for row in table[1:]} == {"dense", "heads-50"}
     assert "16 of 48 in encoder self-attention, 26 of 48 in decoder self-attention and 30" in card
     assert f"1,000 rows of test.en and test.de (SHA-256 {report.test.sha256})" in card
+    noted = report.model_copy(update={"notes": ["The tokenizer follows its own file."]})
+    for text in (render_card(noted, "heads-50"), render(noted, "markdown"), render(noted, "html")):
+        assert "The tokenizer follows its own file." in text
     alone = changed(mixed_report(), "variants", 1, "kept", to=report.dense.kept)
     card = render_card(alone, "heads-50")
     assert "with fewer feed-forward neurons\n" in card

@@ -7,9 +7,11 @@ import itertools
 import math
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
-from compressor.report import facts, page, plots
+from compressor.report import facts, gains, page, plots
+from compressor.report.plot_series import plots as series
 from compressor.report.schema import Report
 from tests.helpers.report_samples import (
     BATCHES,
@@ -25,7 +27,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def drawn(name: str, report: Report):
     with plots.plot_style(name):
-        return plots.PLOTS[name](report)
+        return plots.PLOTS[name](series(report))
 
 
 def lines(axes) -> list[tuple[list[float], list[float]]]:
@@ -42,7 +44,7 @@ def test_quality_against_speed_has_a_panel_for_every_batch_size_and_dense_in_the
         assert ([0, 1], [34.2134, 34.2134]) in found  # and a line across
         for variant in report.variants:
             compared = facts.comparison(variant, "bleu")
-            (row,) = [r for r in facts.timings(report, variant.name) if r.batch_size == size]
+            (row,) = [r for r in gains.timings(report, variant.name) if r.batch_size == size]
             assert ([row.speedup], [compared.pruned]) in found
             ends = [compared.dense + end for end in compared.interval]
             assert ([row.speedup, row.speedup], ends) in found
@@ -56,6 +58,21 @@ def test_one_wide_interval_does_not_squash_the_others():
     before = drawn("quality", report).axes[0].get_xlim()
     report = with_timing(report, "heads-50", 8, speedup=1.04, speedup_interval=(0.1, 30.0))
     assert drawn("quality", report).axes[0].get_xlim() == pytest.approx(before, abs=0.4)
+
+
+@pytest.mark.parametrize("make", [translator_report, mixed_report, lambda: int8_report(0.3)])
+def test_no_point_is_on_the_edge_of_a_plot(make):
+    for name in plots.PLOTS:
+        for axes in drawn(name, make()).axes:
+            box = axes.transData.transform
+            (left, bottom), (right, top) = box(np.transpose([axes.get_xlim(), axes.get_ylim()]))
+            bottom, top = sorted((bottom, top))
+            for line in axes.lines:
+                if line.get_marker() in (None, "None", ""):
+                    continue
+                for x, y in box(np.transpose(line.get_data())):
+                    assert left + 4 < x < right - 4, name
+                    assert bottom + 4 < y < top - 4, name
 
 
 def test_units_are_squares_crosses_and_bars_for_every_model_and_kind():
@@ -88,6 +105,6 @@ def test_plots_bear_names_and_numbers_of_every_kind():
             row["speedup_interval"] = (math.nan, math.nan)
             row["macs_ratio"] = None
     start = "data:image/svg+xml;base64,"
-    for name, address in page.images(Report.model_validate(data)).items():
+    for name, address in page.images(series(Report.model_validate(data))).items():
         root = ElementTree.fromstring(base64.b64decode(address.removeprefix(start)))
         assert "$hidden$" in [element.text for element in root.iter(f"{SVG}text")], name

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from compressor.errors import InputError
-from compressor.report import facts, render
+from compressor.report import gains, render
 from compressor.report.schema import load_report
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import MAKERS, changed, translator_report, with_timing
@@ -28,7 +28,7 @@ def test_report_survives_the_way_to_a_file_and_back_exactly(make, tmp_path):
         report = with_timing(report, "heads-75", 8, speedup=math.nan, macs_ratio=math.inf)
         report.save(path)
         json.loads(path.read_text(), parse_constant=pytest.fail)
-        row = facts.timings(load_report(path), "heads-75")[1]
+        row = gains.timings(load_report(path), "heads-75")[1]
         assert math.isnan(row.speedup)
         assert row.macs_ratio == math.inf
 
@@ -67,5 +67,5 @@ def test_templates_are_in_the_wheel():
     package = ROOT / "compressor"
     found = {x for pattern in patterns["package-data"]["compressor"] for x in package.glob(pattern)}
     templates = {x for x in (package / "report").iterdir() if x.suffix in (".j2", ".css")}
-    assert len(templates) == 5
+    assert len(templates) == 4
     assert templates <= found

@@ -1,4 +1,4 @@
-"""Gate rules: what passes, fails or stays open, what would settle it, and how it is refused."""
+"""Gate rules: what passes, fails or stays open, what would decide it, and how it is refused."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from scipy.stats import norm
 from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import rows_to_settle
-from compressor.report import numbers, phrases
+from compressor.report import numbers, sentences
 from compressor.report.rules import MaxDropRule, MinSpeedupRule, check
 from compressor.report.schema import Report, render_json
-from tests.evaluation.test_significance import ALPHA, classified, score_statistic
+from tests.evaluation.test_significance import ALPHA, score_statistic
 from tests.helpers.command_line import invoke as invoked
 from tests.helpers.errors import raises
-from tests.helpers.metrics import compare
 from tests.helpers.report_samples import (
+    accuracy_report,
     changed,
     classifier_report,
     mixed_report,
@@ -94,18 +94,6 @@ def test_not_a_number_never_passes():
         assert (outcome.verdict, outcome.met) == ("failed", False)
 
 
-def accuracy_report(lost: int, won: int, rows: int) -> Report:
-    """A classifier: `lost` rows only the dense model has right, `won` only the pruned one."""
-    (found,) = (
-        x for x in compare("classification", *classified(lost, won, rows)) if x.metric == "accuracy"
-    )
-    data = classifier_report().model_dump()
-    for model, value in ((data["dense"], found.dense), (data["variants"][0], found.pruned)):
-        model["quality"] = {"metrics": {"accuracy": value}, "signatures": {}, "rows": rows}
-    data["variants"][0]["comparisons"] = [found.model_dump()]
-    return Report.model_validate(data)
-
-
 def outcome_of(report: Report, rule: str):
     (outcome,) = check(report, rules([rule]))
     return outcome
@@ -143,16 +131,17 @@ def test_as_many_rows_as_it_says_settle_it():
 def test_the_message_says_how_many_rows_or_timings_would_settle_it():
     """Widths shrink with the root of the batches: 0.02 to 0.01 takes four times as many."""
     outcome = outcome_of(accuracy_report(10, 0, 300), "accuracy=4")
-    assert f"about {outcome.enough:,} test rows instead of 300 would settle it" in outcome.message
-    assert outcome.enough == numbers.two_digits_up(outcome.enough)
+    asked = f"about {outcome.enough:,} test rows instead of 300 are needed to decide, if the drop"
+    assert asked in outcome.message
+    assert outcome.enough == numbers.ceil_to_two_digits(outcome.enough)
     at_the_limit = outcome_of(accuracy_report(10, 0, 1000), "accuracy=1")
     assert at_the_limit.enough is None
-    assert "no number would settle it" in at_the_limit.message
+    assert "more test rows will not decide this: the drop equals the limit" in at_the_limit.message
     measured = {"speedup": 1.1, "speedup_interval": (1.08, 1.12), "runs": 100}
     report = with_timing(translator_report(), "heads-75", 8, **measured)
     first = check(report, [MinSpeedupRule(1.09, 8)])[0]
     assert (first.verdict, first.enough) == ("inconclusive", 400)
-    assert "about 400 timed batches instead of 100 (--bench-seconds) would" in first.message
+    assert "about 400 timed batches instead of 100 (--bench-seconds) are needed" in first.message
     assert check(report, [MinSpeedupRule(1.11, 8)])[0].enough == 400
 
 
@@ -162,7 +151,7 @@ def test_what_inconclusive_counts_as():
         outcomes = check(translator_report(), [MaxDropRule("bleu", 0.2)], inconclusive)
         assert [x.verdict for x in outcomes] == ["inconclusive", "inconclusive", "failed"]
         assert [x.met for x in outcomes] == [*map(bool, met), False]
-        for line, is_met in zip(map(phrases.outcome_line, outcomes), met, strict=False):
+        for line, is_met in zip(map(sentences.outcome_line, outcomes), met, strict=False):
             assert line.startswith(f"inconclusive, counts as {'passed' if is_met else 'FAILED'}  ")
 
 

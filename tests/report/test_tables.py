@@ -8,8 +8,9 @@ from math import ceil
 
 import pytest
 
-from compressor.report import render, sentences, summary
-from compressor.report.page import render_card
+from compressor.report import render, terminal
+from compressor.report.build_view import build_view
+from compressor.report.card import render_card
 from compressor.report.publish import only, sample_rows, share_scoring
 from compressor.report.schema import Report
 from compressor.report.table import Column, columns, render_text
@@ -31,7 +32,7 @@ from tests.helpers.scores import comparison, cost_table, judged
 
 
 def test_the_conclusion_has_before_after_and_difference_beside_dense_int8():
-    table = conclusion(with_dense_int8(int8_report(0.3)))
+    table = conclusion(build_view(with_dense_int8(int8_report(0.3))).headline)
     titles = [column.title for column in table.columns]
     assert titles == ["Measured", "dense fp32", "heads-50", "Difference", "Dense int8 alone",
                       "Difference"]  # fmt: skip
@@ -40,11 +41,15 @@ def test_the_conclusion_has_before_after_and_difference_beside_dense_int8():
          "34.21", "-0.07 [-0.28, +0.13], no significant difference"),
         ("Latency at batch 1 (ms)", "110.5", "111.3", "0.99 [0.97, 1.01], no measurable gain",
          "110.5", "2.30 [2.21, 2.48] times as fast"),
+        # 2.3 times dense is dense-int8 at every batch size: 1 / 2.3, 0.993 / 2.3, 1.163 / 2.3.
+        ("Over the fastest dense build at batch 1 (dense-int8)", "0.43", "0.43", "", "1.00", ""),
         ("Latency at batch 64 (ms)", "527.3", "453.4", "1.16 [1.14, 1.18] times as fast",
          "527.3", "2.30 [2.21, 2.48] times as fast"),
+        ("Over the fastest dense build at batch 64 (dense-int8)", "0.43", "0.51", "", "1.00", ""),
         ("Size (ONNX MB)", "178.3", "140.5", "-21.2%", "44.6", "-75.0%"),
     )  # fmt: skip
-    assert conclusion(classifier_report()).rows == (("Size (ONNX MB)", "3.27", "3.00", "-8.1%"),)
+    bare = conclusion(build_view(classifier_report()).headline)
+    assert bare.rows == (("Size (ONNX MB)", "3.27", "3.00", "-8.1%"),)
 
 
 def test_samples_are_rows_at_even_distances_with_the_answers_of_both_models():
@@ -52,12 +57,12 @@ def test_samples_are_rows_at_even_distances_with_the_answers_of_both_models():
     rows = Rows("translation", texts, None, texts, ["made up"], "0")
     expected = [texts[n] for n in (2, 6, 10, 14)]
     assert [(x.texts, x.reference) for x in sample_rows(rows, 4)] == [([x], x) for x in expected]
-    report = with_samples(translator_report())
-    assert samples(report).rows[1] == ("text 1", "right 1", "dense says 1", "heads-50 says 1")
+    view = build_view(with_samples(translator_report()))
+    assert samples(view.samples).rows[1] == ("text 1", "right 1", "dense says 1", "heads-50 says 1")
 
 
 def test_quality_and_throughput_tables_hold_the_reports_numbers_rounded():
-    made = tables(translator_report())
+    made = tables(build_view(translator_report()))
     quality, throughput = made["quality"].rows, made["throughput"].rows
     assert quality[0] == ("dense", "BLEU", "34.21", "", "", "", "", "reference")
     assert quality[2] == ("heads-50", "BLEU", "33.90", "dense", "-0.31", "[-0.62, +0.01]", "0.060",
@@ -78,7 +83,7 @@ def test_what_ran_is_shown_with_the_cuda_graphs_that_were_captured_at_the_end():
     for number, row in enumerate(x for x in timed.rows if x.variant == "heads-50"):
         row.__dict__["provider"] = f"CUDA, {number + 1} CUDA graphs with 1 MiB"
     shown = "CPUExecutionProvider (dense, heads-75 and heads-25); CUDA, 4 CUDA graphs with 1 MiB"
-    assert summary.bench_text(timed).startswith(f"{shown} (heads-50), fp32, 2 threads")
+    assert terminal.bench_text(timed).startswith(f"{shown} (heads-50), fp32, 2 threads")
 
 
 @pytest.mark.parametrize(
@@ -86,18 +91,18 @@ def test_what_ran_is_shown_with_the_cuda_graphs_that_were_captured_at_the_end():
 )
 def test_another_precision_is_compared_with_float32_too_and_refused_where_it_loses(p_value, result):
     report = int8_report(p_value)
-    quality = tables(report)["quality"]
+    quality = tables(build_view(report))["quality"]
     rows = [row for row in quality.rows if row[0] == "heads-50-int8"]
     assert [row[3] for row in rows] == ["dense", "heads-50", "dense"]
     assert rows[1][-1] == result
     loses = "heads-50-int8 is significantly worse than heads-50 in BLEU, so it is not the"
-    assert (loses in sentences.verdict(report)) is (result == "significantly worse")
+    assert (loses in build_view(report).paragraph) is (result == "significantly worse")
     assert quality.notes == ("Unless a precision is named, heads-50 runs in fp32.",)
 
 
 def test_size_and_units_are_counted_per_kind_and_layer():
     report = mixed_report()
-    made = tables(report)
+    made = tables(build_view(report))
     # 44,121,600 parameters and 178.330112 MB less 72 heads of 131,264 parameters, 525,056 bytes.
     assert made["size"].rows[2][2:6] == ("72/144", "416/768", "52.1%", "34,670,592 (-21.4%)")
     assert made["size"].rows[2][-1] == "140.5 (-21.2%)"
@@ -107,7 +112,7 @@ def test_size_and_units_are_counted_per_kind_and_layer():
     assert layers["All decoder feed-forward"] == ("352/384", "288/384", "64/384")
     assert layers["encoder_self.0"][2] == "0/8: none"
     skipped = changed(report, "variants", 1, "dropped_layers", to=["decoder.2"])
-    assert "heads-50 skips decoder.2" in tables(skipped)["units"].notes[0]
+    assert "heads-50 skips decoder.2" in tables(build_view(skipped))["units"].notes[0]
 
 
 def test_each_variant_has_the_scores_its_heads_were_chosen_by_and_shared_ones_stand_once():
@@ -118,9 +123,10 @@ def test_each_variant_has_the_scores_its_heads_were_chosen_by_and_shared_ones_st
     ]
     assert share_scoring(apart) == (None, apart)
     several = report.model_copy(update={"scoring": None, "variants": apart})
-    assert dict(tables(several)["origin"].rows)["Scoring signature of heads-50"] == "heads-50"
-    one = only(several, apart[1])
-    assert dict(tables(one)["origin"].rows)["Scoring signature"] == "heads-50"
+    for shown, name in ((several, "Scoring signature of heads-50"),
+                        (only(several, apart[1]), "Scoring signature")):  # fmt: skip
+        facts = {fact.name: fact.value for fact in build_view(shown).provenance}
+        assert facts[name] == "heads-50"
     same = [v.model_copy(update={"scoring": report.scoring}) for v in report.variants]
     assert share_scoring(same) == (report.scoring, report.variants)
 
@@ -133,20 +139,20 @@ def test_the_report_of_one_model_has_all_its_builds_and_the_dense_ones():
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_short_table_fits_a_hundred_columns(make):
-    lines = summary.short_table(make()).splitlines()
+    lines = terminal.short_table(build_view(make())).splitlines()
     assert all(len(line) <= 100 and line.isprintable() for line in lines)
 
 
 def test_summary_is_strict_json_with_full_precision():
     report = with_timing(translator_report(), "heads-50", 8, speedup=math.nan)
-    data = json.loads(json.dumps(summary.summary(report), allow_nan=False))
+    data = json.loads(json.dumps(terminal.summary(build_view(report)), allow_nan=False))
     half = data["variants"][1]
     assert (half["heads_kept"], half["neurons_kept"], half["neurons_total"]) == (72, 768, 768)
     compared = half["comparisons"]["bleu"]
     assert compared["difference"] == 33.9032 - 34.2134
     assert compared["judgement"] == "no significant difference"
     assert [row["speedup"] for row in half["throughput"]] == [0.993, None, 1.151, 1.163]
-    assert (data["gate_met"], data["verdict"]) == (False, sentences.verdict(report))
+    assert (data["gate_met"], data["verdict"]) == (False, build_view(report).paragraph)
 
 
 @pytest.mark.parametrize(
@@ -211,20 +217,20 @@ def test_what_few_rows_cannot_prove_is_in_the_verdict_with_how_many_would_do():
     )
     search = {"probes": [taken, mild], "looks": [taken], "delivered": 6, "proven": False}
     report = report_of(**search)
-    for text in (sentences.verdict(report), render_card(report, "heads-75")):
+    for text in (build_view(report).paragraph, render_card(report, "heads-75")):
         assert "600 test rows are too few to show that BLEU falls by at most 1" in text
-        assert "about 140,000 would do for this model" in text  # 2 x 67,500
+        assert "about 140,000 are needed for this model" in text  # 2 x 67,500
         assert "about 4,700 for the mildest cut" in text  # 2 x 2,315
     # Nothing is missing where proof was not asked for.
-    assert "too few" not in sentences.verdict(report_of(**search, proof="measured"))
+    assert "too few" not in build_view(report_of(**search, proof="measured")).paragraph
     at_the_limit = judged(6, -1.0, -3.0, 6, accepted=False)
     report = report_of(probes=[taken], looks=[at_the_limit], delivered=6, proven=False)
-    assert "no number of rows would do for this model" in sentences.verdict(report)
+    assert "more rows will not decide this for this model" in build_view(report).paragraph
 
 
 @pytest.mark.parametrize(("drop", "is_more"), [(5, True), (5.1, False)])
 def test_a_drop_above_the_one_asked_for_is_in_the_verdict(drop, is_more):
-    verdict = sentences.verdict(report_of(-10.0, -0.2, drop=drop))
+    verdict = build_view(report_of(-10.0, -0.2, drop=drop)).paragraph
     assert ("The measured drop of 5.10 in BLEU is more than the 5 asked for" in verdict) is is_more
 
 

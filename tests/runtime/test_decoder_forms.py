@@ -175,10 +175,14 @@ def test_layers_without_units_and_other_names_of_the_library(tmp_path: Path) -> 
 RULES = {
     "least length": {"min_length": 6, "suppress_tokens": [7, 59]},
     "forced": {"forced_bos_token_id": 9, "forced_eos_token_id": [12, 0], "max_new_tokens": 6},
+    "forced, though banned": {
+        "bad_words_ids": [[9], [12]], "forced_bos_token_id": 9, "forced_eos_token_id": 12,
+        "max_new_tokens": 6,
+    },
     "forced and excluded": {"forced_bos_token_id": 9, "suppress_tokens": [9]},
     "no repetition": {"no_repeat_ngram_size": 2},
     "renormalized": {"renormalize_logits": True, "suppress_tokens": [7], "length_penalty": 0.4},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -192,7 +196,7 @@ def test_rules_of_the_search_hold(
         models[kind] = Translator(changed, threads=1)
     batch = batch_of(models["host"], toy.sentences(7, seed=2))
     plain = Translator(pieces.directory, threads=1)
-    for beams in (1, 3):
+    for beams in (1,) if models["host"].artifact.generation.ends_tie else (1, 3):
         expected = models["host"].generate(batch, num_beams=beams)
         assert models["device"].generate(batch, num_beams=beams) == expected
         assert expected != plain.generate(batch, num_beams=beams), "the test needs a difference"

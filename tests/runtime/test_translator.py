@@ -105,6 +105,23 @@ def test_settings_of_the_artifact_are_followed(
     assert got != translator.generate(batch)
 
 
+def test_an_ordinary_start_token_stands_in_the_text(pieces: Exported, tmp_path: Path) -> None:
+    """As in what transformers makes of all that `generate` returns; a special one is left out."""
+    texts, texts_by_start = toy.sentences(5, seed=8), {}
+    batch = pieces.tokenizer(texts, return_tensors="pt", padding=True)
+    for start in (9, 1, 0):
+        options = {"decoder_start_token_id": start, "num_beams": 2}
+        directory = with_settings(pieces.directory, tmp_path / str(start), **options)
+        translator = Translator(directory, threads=1)
+        rows = pieces.model.generate(**batch, do_sample=False, **options)
+        expected = pieces.tokenizer.batch_decode(rows, skip_special_tokens=True)
+        assert translator.translate(texts) == expected
+        assert list(translator.translate_stream(texts)) == expected
+        texts_by_start[start] = expected
+    first = pieces.tokenizer.decode([9]).strip()
+    assert {text[: len(first)] for text in texts_by_start[9]} == {first}
+
+
 def test_translate_keeps_the_order_and_skips_what_is_empty(
     pieces: Exported, translator: Translator
 ) -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from compressor.commands import invoke as run
 from compressor.errors import InputError, UsageError
+from compressor.options.sections import ModelSection
 from compressor.pipeline.score import write_scores
-from compressor.request.sections import ModelSection
-from compressor.study.agreement import comparison_plot
+from compressor.study.compare_scores import comparison_plot
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
@@ -161,8 +161,11 @@ def denied(cases: list[tuple[Path, int, list[str]]]) -> list[tuple[int, str]]:
     told = json.dumps([(str(path), mode, words) for path, mode, words in cases])
     done = subprocess.run(
         [*(drop if os.geteuid() == 0 else []), sys.executable, "-c", DENIED, told],
-        capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=Path(__file__).parents[2],
+    )
     assert done.returncode == 0, done.stderr
     return [(status, message) for status, message in json.loads(done.stdout)]
 
@@ -186,16 +189,20 @@ def test_what_may_not_be_read_or_written_is_one_sentence_that_names_it(tmp_path)
     run = ["run", "-m", str(dense), "--calibration", str(rows), "--macs", "0.5", "-o"]
     prune = ["prune", "-m", str(dense), "--scores", str(scores), "--keep", "1", "-o"]
     readers = [
-        (dense, inspect), (dense / "model.safetensors", inspect),
+        (dense, inspect),
+        (dense / "model.safetensors", inspect),
         (artifact / "onnx" / "model.onnx_data", [*classify, "--no-verify"]),
-        (artifact / "manifest.json", classify), (lines, classify),
-        (rows, [*run, str(tmp_path / "out")]), (scores, [*prune, str(tmp_path / "out")]),
+        (artifact / "manifest.json", classify),
+        (lines, classify),
+        (rows, [*run, str(tmp_path / "out")]),
+        (scores, [*prune, str(tmp_path / "out")]),
         (report, ["gate", str(report), "--max-macs", "0.9"]),
-    ]  # fmt: skip
+    ]
     writers = [
-        [*run, str(closed / "below")], [*classify, "-o", str(closed / "labels.txt")],
+        [*run, str(closed / "below")],
+        [*classify, "-o", str(closed / "labels.txt")],
         ["report", str(report), "-o", str(closed)],
-    ]  # fmt: skip
+    ]
     cases = [(path, 0, words) for path, words in readers]
     cases += [(closed, 0o500, words) for words in writers]
     for (path, _, words), (status, message) in zip(cases, denied(cases), strict=True):

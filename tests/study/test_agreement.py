@@ -9,14 +9,14 @@ import pytest
 from scipy import stats
 
 from compressor.model.sublayers import Mask, Scores
-from compressor.study.agreement import (
+from compressor.study.compare_scores import (
     compare_scores,
     compared_pair,
     comparison_text,
     flat,
     permutation_p,
-    ranking,
 )
+from compressor.study.over_training import ranking
 from compressor.study.quality import holm, removals
 from tests.helpers.scores import LAYERS, sample
 

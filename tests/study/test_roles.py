@@ -10,17 +10,10 @@ import pytest
 from scipy import stats
 
 from compressor.errors import InputError
-from compressor.study.attention import (
-    NO_WORD,
-    Sentence,
-    arcs_of,
-    count_arcs,
-    count_positions,
-    dependencies,
-    head_roles,
-    survival,
-)
-from compressor.study.roles import read_conllu, tokenize
+from compressor.study.attention import NO_WORD, Sentence, arcs_of, count_arcs, count_positions
+from compressor.study.conllu import read_conllu
+from compressor.study.role_criteria import dependencies, head_roles, survival
+from compressor.study.word_alignment import tokenize
 from compressor.tasks import Example
 from tests.helpers import toy
 from tests.helpers.batches import labelled_batch, one_row

@@ -9,7 +9,7 @@ import pytest
 
 from compressor.errors import UsageError
 from compressor.importance import METHODS, ScoringJob, score_units
-from compressor.importance.ablation_runs import layers_to_drop
+from compressor.importance.depth import layers_to_drop
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.tasks import TASKS

@@ -12,8 +12,9 @@ import pytest
 from compressor.results import Timing
 from compressor.runtime.text import Encoded
 from compressor.throughput import statistics
-from compressor.throughput.measure import Batch, Workload, make_workloads, measure
+from compressor.throughput.measure import measure
 from compressor.throughput.statistics import against_dense, speedup_of, summarize
+from compressor.throughput.workloads import Batch, Workload, make_workloads
 
 
 class Stage:

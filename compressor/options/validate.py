@@ -1,0 +1,228 @@
+"""Options must agree with each other and with the model; checked before any long computation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compressor.errors import UsageError
+from compressor.export.engine_names import ONNXRUNTIME
+from compressor.importance import METHODS, UnitMethod
+from compressor.learned_masks import LEARNED
+from compressor.model.languages import direction
+from compressor.options.assemble import assemble
+from compressor.options.declare import Options, declared_by
+from compressor.options.requests import DEFAULT_METHOD, Recipe, ScoreRequest
+from compressor.options.sections import CalibrationData, Columns, Export, Gate
+from compressor.progress import SILENT, Progress
+from compressor.recovery import RecoveryMethod
+from compressor.report.rules import Rule, parse_rules
+from compressor.runtime.session import choose_device
+from compressor.tasks import TASKS, Task
+from compressor.tasks.texts import SOURCE, TARGET, TextFile, texts_of
+
+if TYPE_CHECKING:
+    from compressor.model.checkpoint import Checkpoint
+
+_CLASH, _USELESS = "options-exclude-each-other", "option-without-use"
+_UNTESTED = "test-rows-missing"
+
+
+def gate_rules(gate: Gate) -> list[Rule]:
+    """The rules that options of a gate ask for; UsageError for a malformed one."""
+    return parse_rules(gate.model_dump())
+
+
+def resolve(recipe: Recipe) -> Recipe:
+    """The checked recipe with what the device decides, so that it says what was done."""
+    check_recipe(recipe)
+    # A launcher may have set the device.
+    options = {**recipe.options, "device": recipe.device}
+    recipe = recipe.model_copy(update={"options": options})
+    if not any(step.trains for step in recipe.recovery):
+        return recipe
+    device = choose_device(recipe.device)
+    if device == "cuda":  # of onnxruntime; torch must be able to compute there, too
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return recipe.with_recovery([step.on_device(device) for step in recipe.recovery])
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raise `UsageError` for options of a recipe that do not go together."""
+    rules = gate_rules(recipe.gate)
+    _check_method(recipe)
+    require_rows(recipe.method, recipe.recovery, recipe.data)
+    _check_budget(recipe)
+    for rule in rules:
+        _refuse(
+            rule.needs_test_rows and recipe.data.test is None,
+            _UNTESTED,
+            f"--{rule.name} needs --test FILE to measure quality on",
+        )
+        if rule.needs_timing:
+            _check_timing(recipe, f"--{rule.name}", rule.batch_size)
+        _refuse(
+            rule.needs_engines and len(recipe.export.engines) == 1,
+            "engines-missing",
+            f"--{rule.name} needs --engines with another engine beside {ONNXRUNTIME}",
+        )
+
+
+def require_rows(
+    method: UnitMethod | None, recovery: Sequence[RecoveryMethod], data: CalibrationData
+) -> None:
+    """Raise `UsageError` if a method or a recovery needs calibration rows and none are given."""
+    if data.calibration is not None:
+        return
+    missing, wanted = "calibration-missing", "needs --calibration FILE; give one"
+    if method is not None:
+        _refuse(method.needs_rows, missing, f"--method {method.name} {wanted}")
+    names = "+".join(step.name for step in recovery)
+    _refuse(bool(recovery), missing, f"--recover {names} {wanted}, or --recover none")
+
+
+def _refuse(is_wrong: bool, id: str, message: str) -> None:
+    if is_wrong:
+        raise UsageError(message, id=id)
+
+
+def _check_method(recipe: Recipe) -> None:
+    method, budget = recipe.method, recipe.budget
+    trained = method.trained_weights
+    takes = " or ".join(name for name, learned in LEARNED.items() if learned.takes_penalty)
+    _refuse(
+        budget.by_penalty and not method.takes_penalty,
+        _USELESS,
+        f"{budget.as_typed} is for --method {takes}, not for {method.name}; choose that, or give "
+        "--keep",
+    )
+    _refuse(
+        method.learns and bool(budget.needs_scores),
+        _CLASH,
+        f"--method {method.name} does not go with {budget.needs_scores}, which needs scores from "
+        f"one of {', '.join(METHODS)}",
+    )
+    _refuse(
+        method.learns and budget.scorings > 1,
+        _CLASH,
+        f"--steps {budget.scorings} does not go with --method {method.name}, which learns the "
+        "whole mask at once; leave it out",
+    )
+    _refuse(
+        trained != "none" and any(step.undoes_training for step in recipe.recovery),
+        _CLASH,
+        f"reconstruction would re-solve what --train-weights {trained} trains, towards the "
+        "weights before; use --recover none, which is the default with trained weights, or distill",
+    )
+
+
+def _check_budget(recipe: Recipe) -> None:
+    budget, export = recipe.budget, recipe.export
+    has_test = recipe.data.test is not None
+    _refuse(
+        recipe.data.calibration is None and not has_test,
+        "rows-missing",
+        "give --calibration FILE or --test FILE: builds are checked on its rows",
+    )
+    if budget.timed_batch is not None:
+        _check_timing(recipe, budget.as_typed, budget.timed_batch)
+        for flag, text in ((SOURCE, export.source_text), (TARGET, export.target_text)):
+            _refuse(
+                text is not None,
+                _CLASH,
+                f"{flag} does not go with {budget.as_typed}, which is about units alone; leave it "
+                "out, and give it to `compress export` afterwards",
+            )
+    _refuse(
+        budget.timed_engine not in (None, *export.engines),
+        "engine-not-exported",
+        f"--at-engine {budget.timed_engine} is not among the engines that models are exported "
+        f"for; add --engines {ONNXRUNTIME},{budget.timed_engine}",
+    )
+    _refuse(
+        budget.searches_rows and not has_test,
+        _UNTESTED,
+        f"{budget.as_typed} needs --test FILE to search on and to measure on",
+    )
+
+
+def _check_timing(recipe: Recipe, option: str, batch_size: int | None) -> None:
+    timed = recipe.throughput
+    _refuse(timed is None, _CLASH, f"{option} needs throughput; drop --no-bench")
+    _refuse(
+        timed is not None and batch_size not in (None, *timed.batch_size),
+        "batch-size-not-measured",
+        f"{option}: batch size {batch_size} is not measured; add it to --batch-size",
+    )
+
+
+def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
+    """The recipe with what the task decides; `UsageError` for options without effect on it."""
+    recipe.method.check_task(task)
+    sections = (recipe.data, recipe.evaluation, recipe.throughput, *recipe.recovery)
+    check_options(sections, task, checkpoint.name)
+    if checkpoint.entry.decoder is not None:
+        _check_beams(recipe, checkpoint.model)
+    return recipe.with_recovery([step.for_task(task) for step in recipe.recovery])
+
+
+def _check_beams(recipe: Recipe, model: Any) -> None:
+    from compressor.model.generation import require_beams  # imports transformers
+
+    require_beams(model.generation_config, "--num-beams", recipe.evaluation.num_beams)
+    for text in filter(None, (step.extra_text for step in recipe.recovery)):
+        require_beams(model.generation_config, "--distill-beams", text.beams)
+
+
+def check_options(sections: Iterable[Options | None], task: Task, model: str) -> None:
+    """Raise `UsageError` for options that other tasks have and that of the named model has not."""
+    for section in filter(None, sections):
+        for option in declared_by(type(section)):
+            value = getattr(section, option.field)
+            if value != option.info.default:
+                _require_of_task(option.flag, value, task, model)
+
+
+def texts_to_keep(
+    export: Export, columns: Columns, checkpoint: Checkpoint, progress: Progress = SILENT
+) -> tuple[TextFile | None, TextFile | None]:
+    """The texts whose tokens encoders and decoders keep, if given; both checked."""
+    task, files = TASKS[checkpoint.task], list[TextFile | None]()
+    reading = columns.reading(direction(checkpoint.tokenizer))
+    for option, path in ((SOURCE, export.source_text), (TARGET, export.target_text)):
+        file = None
+        if path is not None:
+            _require_of_task(option, path, task, checkpoint.name)
+            file = texts_of(Path(path), option, task, reading)
+            if file.said:
+                progress.message(file.said)
+            file.count(lambda done: progress.update("lines read", done, None))
+        files.append(file)
+    source, target = files
+    return source, target
+
+
+def _require_of_task(flag: str, value: object, task: Task, model: str) -> None:
+    owners = [other.name for other in TASKS.values() if flag in other.flags]
+    if owners and task.name not in owners:
+        raise UsageError(
+            f"{flag} {value} is for {' and '.join(owners)}, and {model} is a {task.name} model; "
+            "leave it out",
+            id="option-without-use",
+        )
+
+
+def score_requests(options: Mapping[str, Any]) -> list[ScoreRequest]:
+    """One request for each method of `compress score`; options go to the methods with them."""
+    methods = [options.get("method") or DEFAULT_METHOD, *(options.get("compare") or [])]
+    options_of = {name: set(METHODS[name].model_fields) for name in methods if name in METHODS}
+    requests = []
+    for method in methods:
+        others = set().union(*options_of.values()) - options_of.get(method, set())
+        of_method = {name: value for name, value in options.items() if name not in others}
+        requests.append(assemble(ScoreRequest, of_method | {"method": method}))
+        require_rows(requests[-1].method, [], requests[-1].data)
+    return requests
