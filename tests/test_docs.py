@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
@@ -52,6 +53,25 @@ def test_the_page_of_options_is_what_the_program_has():
 def test_the_page_of_errors_is_what_the_sources_have():
     written = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     assert written == errors_page(), "run python -m benchmarks.errors"
+
+
+def test_every_id_of_an_error_is_on_its_page():
+    """By what tests ask for, and what stands in the sources as `id="…"`; and the other way."""
+    written = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    patterns = set(re.findall(r"^\| `([^`]+)` \|", written, re.MULTILINE))
+    sources, tests = (
+        "".join(path.read_text(encoding="utf-8") for path in ROOT.glob(f"{folder}/**/*.py"))
+        for folder in ("compressor", "tests")
+    )
+    ids = {
+        *re.findall(r'\bid="([\w-]+)"', sources), *re.findall(r'_fail\(.*"([\w-]+)"\)', sources),
+        *re.findall(r'raises\(\w+, "([\w-]+)"', tests),
+    }  # fmt: skip
+    globs = [pattern.replace("…", "*") for pattern in patterns]
+    unlisted = {id for id in ids if not any(fnmatchcase(id, glob) for glob in globs)}
+    assert unlisted == set()
+    parts = {part for pattern in patterns for part in pattern.split("…")}
+    assert {part for part in parts if f'{part}"' not in sources} == set()
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_TABLES, ids=lambda page: page.name)
