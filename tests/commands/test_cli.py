@@ -126,7 +126,7 @@ def test_the_gate_exits_with_1_exactly_when_a_rule_is_not_met(finished):
         ("run -o x -m no/model --keep 0.5 --calibration x.tsv", 4, "", "no/model"),
         ("run -o x -m BERT --keep 0.5 --calibration BAD", 4, "label-unknown", "bad.tsv:2"),
         ("run -o x --frobnicate", 2, "command-line-invalid", "--frobnicate"),
-        ("report nothing.json -o x", 4, "report-invalid", "nothing.json"),
+        ("report nothing.json -o x", 4, "file-missing", "nothing.json"),
     ],
 )
 def test_errors_have_a_status_an_id_and_one_sentence(
