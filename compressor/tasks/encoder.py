@@ -15,6 +15,7 @@ from compressor.tasks.base import Task
 from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
 from compressor.tasks.tables import Record
+from compressor.tasks.tried import MINILM, FirstRuns, Tried
 
 if TYPE_CHECKING:
     import numpy as np
@@ -152,6 +153,11 @@ class Labels:
 
 class LabelTask(EncoderTask):
     """Labels by the checkpoint's names."""
+
+    first_runs = FirstRuns(
+        Tried(0.5, "accuracy", -0.56, (-0.84, -0.24), MINILM, "MiniLM-L6 and CLINC150"),
+        Tried(0.25, "accuracy", -0.33, (-0.69, 0.0), MINILM, "MiniLM-L6 and CLINC150"),
+    )
 
     def label_names(self, config: Any) -> list[str]:
         return [str(config.id2label[index]) for index in range(config.num_labels)]

@@ -16,6 +16,7 @@ from compressor.tasks import tables
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
 from compressor.tasks.encoder import Labels, LabelTask
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
+from compressor.tasks.tried import MINILM, FirstRuns, Tried
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +44,9 @@ class TokenClassification(LabelTask):
     """
 
     name = "token-classification"
+    first_runs = FirstRuns(
+        Tried(0.75, "entity F1", -0.99, (-1.96, -0.18), MINILM, "MiniLM-L6 and WNUT 2017")
+    )
     auto_class = "AutoModelForTokenClassification"
     metrics = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
     columns = ("text_column", "label_column")

@@ -20,6 +20,7 @@ from compressor.commands import COMMANDS, application
 from compressor.commands import invoke as run
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.inspection import inspect_checkpoint
+from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.report_samples import translator_report
@@ -196,10 +197,15 @@ def test_inspect_shows_what_units_cost(inputs, output_of):
     assert "1 x 4 = 4 heads of 8" in text
     assert "1 x 48 = 48 neurons" in text
     assert f"{data['shapes'][0]['fixed_share']:.1%} at 16x16" in text
-    (line,) = (line for line in text.splitlines() if line.startswith("Next: "))
-    words = shlex.split(line)[1:]
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    compress run ")]
+    assert lines == [suggested["command"] for suggested in data["suggestions"]]
+    words, deeper = map(shlex.split, lines)
     assert words[:6] == ["compress", "run", "-m", inputs["model"], "-t", "classification"]
-    assert float(words[words.index("--macs") + 1]) >= data["shapes"][0]["least_share"]
+    assert "reconstruct+distill" not in words
+    assert "reconstruct+distill" in deeper
+    share = float(words[words.index("--macs") + 1])
+    assert 1 > share >= data["shapes"][0]["least_share"] >= data["shapes"][0]["fixed_share"]
+    assert TASKS["classification"].first_runs.untrained.text in " ".join(text.split())
 
 
 def test_reports_can_be_written_again(finished, tmp_path, output_of):
