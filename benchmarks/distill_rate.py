@@ -23,8 +23,8 @@ import torch
 
 from benchmarks.pages import arguments, markdown_table, write_json
 from compressor import example
-from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.options.requests import ExportRequest, make_request

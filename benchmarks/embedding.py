@@ -24,7 +24,7 @@ from benchmarks.tasks import ENGINES, PRECISIONS
 from compressor.commands.console import Console
 from compressor.options.requests import EvaluateRequest, make_request
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
-from compressor.runtime.artifact import read_artifact
+from compressor.runtime.opening import read_artifact
 from compressor.tasks import TASKS
 
 TESTS = ("sts/images-2014.tsv", "sts/onwn-2014.tsv", "sick/train.tsv")

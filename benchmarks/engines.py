@@ -23,8 +23,8 @@ from compressor.errors import UsageError
 from compressor.evaluation import score_rows
 from compressor.pipeline.compare_artifacts import Build, builds_of
 from compressor.runtime import collate
-from compressor.runtime.artifact import read_artifact
 from compressor.runtime.engines import ENGINES
+from compressor.runtime.opening import read_artifact
 from compressor.runtime.runtime import Runtime
 from compressor.tasks import TASKS, Rows, Task
 from compressor.throughput.hardware import describe

@@ -20,9 +20,10 @@ from pathlib import Path
 
 # Step of a run -> its name in results.
 NAMES = {
-    "start": "started", "export_dense": "dense", "score": "scores", "choose": "choice",
-    "export_precision": "precision", "answer": "answers", "compare_rows": "comparison",
-    "time_models": "throughput",
+    "run_metadata": "started", "export_dense": "dense", "score": "scores", "choose": "choice",
+    "prune_units": "build", "recover_units": "build", "save_model": "build",
+    "export_saved": "build", "export_precision": "precision", "check_precision": "precision",
+    "answer": "answers", "compare_rows": "comparison", "time_models": "throughput",
 }  # fmt: skip
 _PROCESS = Path("/proc/self")
 

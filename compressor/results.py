@@ -8,13 +8,24 @@ a copy.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    SerializationInfo,
+    ValidationInfo,
+)
+
+from compressor.storage.names import ONNXRUNTIME
 
 # Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
 HALF_RANGE = "values within float16's range"
-DEFAULT_ENGINE = "onnxruntime"  # runs every artifact
 FROM_FILE = {"file": True}  # validation context of what is read from a file
 # In binary floating point a drop of exactly 0.5 may come out as 0.5000000000000071.
 ROUNDING = 1e-9
@@ -36,6 +47,22 @@ def _is_ratio(value: Any, info: ValidationInfo) -> Any:
     """Accept a number, or infinity: over the multiply-adds of a pruned model that has none left."""
     return value if value in ("Infinity", math.inf) else _is_number(value, info)
 
+
+def _record_path(path: Path, info: SerializationInfo) -> str:
+    """The path as a record has it: changed by `RECORDED` of the context, if there is one."""
+    recorded: Callable[[Path], Path] = (info.context or {}).get(RECORDED, Path)
+    return recorded(path).as_posix()
+
+
+def _read_path(path: Path, info: ValidationInfo) -> Path:
+    read: Callable[[Path], Path] = (info.context or {}).get(READ, Path)
+    return read(path)
+
+
+# Contexts of serialization and validation: from a path to the one in a record, and back.
+RECORDED, READ = "recorded", "read"
+# A path in an output directory. Records have it relative to the directory, which may be moved.
+OutputPath = Annotated[Path, PlainSerializer(_record_path), AfterValidator(_read_path)]
 
 # JSON has no NaN; as the string "NaN" it can be written and read back.
 Number = Annotated[float, BeforeValidator(_is_number)]
@@ -119,7 +146,7 @@ class Variant(ResultModel):
     embedding_rows: Whole | None = None  # of an encoder's tokens
     embedding_bytes: Whole | None = None  # of these rows in float32
     precision: str
-    engine: str = DEFAULT_ENGINE  # that ran it
+    engine: str = ONNXRUNTIME  # that ran it
     base: str = ""  # name of the float32 model that this is another precision, or engine, of
     default: bool = True  # whether the runtime takes this precision where none is named
     selection: str = ""  # how the units were chosen, in words, where scores alone do not say
@@ -134,7 +161,7 @@ class Variant(ResultModel):
     @property
     def in_default_engine(self) -> bool:
         """Whether the engine that runs every artifact ran it."""
-        return self.engine == DEFAULT_ENGINE
+        return self.engine == ONNXRUNTIME
 
     @property
     def counts(self) -> dict[str, int]:

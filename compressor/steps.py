@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -22,7 +22,7 @@ from compressor import parallel
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.model.memory import trim_memory
 from compressor.progress import Progress
-from compressor.results import Variant
+from compressor.results import READ, RECORDED
 from compressor.storage.disk import translate_disk_errors
 from compressor.storage.files import write_json
 from compressor.storage.hashes import sha256_below, sha256_of, sha256_of_text
@@ -33,20 +33,33 @@ from compressor.storage.staging import move_files, remove_leftovers, staging
 STATE = ".compress"
 _RUN = "run.json"
 _LOCK = "lock"
+_REWRITTEN = "rewritten.list"
 
 Result = TypeVar("Result")
+
+
+@dataclass
+class _Running:
+    """A step that is being computed."""
+
+    label: str
+    files: dict[str, str]  # path from the output directory -> SHA-256, of what it wrote
 
 
 class Steps:
     """The steps of the run in an output directory; `open_steps` makes them."""
 
     def __init__(self, root: Path, identity: Mapping[str, Any], progress: Progress) -> None:
-        self.root, self.state, self.progress = root, root / STATE, progress
+        self.root, self.state = root, root / STATE
         self.identity = json.loads(json.dumps(identity))  # which every key has in it
-        self.files: dict[str, str] = {}  # path -> digest, of all steps so far
+        self.files: dict[str, str] = {}  # path -> SHA-256, of all steps so far
         self.doing = "beginning"  # title of the step that was begun last
-        self._running: list[tuple[str, dict[str, str]]] = []  # label and files, innermost last
+        self._progress = progress
+        self._running: list[_Running] = []  # innermost last
         self._announced: set[str] = set()
+        # Path -> SHA-256 of what steps wrote there one after the other, of files that later steps
+        # wrote anew: an earlier step's file is not lost if a later step's is in its place.
+        self._rewritten: dict[str, list[str]] = {}
 
     def do(
         self,
@@ -54,131 +67,78 @@ class Steps:
         *inputs: Any,
         title: str,
         shared: bool = False,
-        **context: Any,
+        into: Path | None = None,
+        **started_with: Any,
     ) -> Result:
         """The function's result for its inputs, computed once.
 
-        Its key is made of the function's name, the run's identity and the inputs; results of other
-        steps count by their contents and their files. A changed record or file is made again.
+        Its key is made of the function's name, the run's identity, and the inputs with all that
+        they declare: a dataclass counts with its fields (but for those that its equality leaves
+        out), a pydantic model with its dump, a file by its SHA-256, a directory by the files that
+        steps wrote in it. A record that is damaged, or whose files are missing or changed, is made
+        again.
 
         Args:
-            function: or a method, whose object is an input, too.
-            inputs: positional arguments, which tell this step from others of the function.
+            function: a function of a module, whose return type is annotated; paths in its result
+                are `results.OutputPath`.
+            inputs: positional arguments, results of other steps among them.
             title: what the user reads while it runs.
             shared: all ranks take part in it; otherwise rank 0 computes it alone. All get the
                 result of rank 0.
-            context: more arguments of the function, always the same within a run.
+            into: a directory for the function's files. It gets an empty one as `directory`, whose
+                files go there when it returns: until then none stands under its final name.
+            started_with: arguments that are the same in the whole run (its options, what it
+                opened, its context). They do not count, since the identity stands for them.
+
+        Raises:
+            TypeError: an input declares nothing that could count.
         """
-        encode, decode = self._forms(function)
-        label, result = parallel.on_main(lambda: self._recall(function, inputs, decode, title))
-        if result is None:
-            files: dict[str, str] = {}
+        form = _ResultForm(function, self.root)
+        label, found = parallel.on_main(lambda: self._recall(function, inputs, form, title))
+        if found is None:
             began = time.perf_counter()
-            self._running.append((label, files))
+            running = _Running(label, {})
+            self._running.append(running)
             try:
                 parallel.on_main(lambda: self.begin(label, title))
-                if shared:
-                    computed = function(*inputs, **context)
-                else:
-                    computed = parallel.on_main(lambda: function(*inputs, **context))
+                recorded = self._compute(function, inputs, form, shared, into, started_with)
             finally:
                 self._running.pop()
-            kept = parallel.on_main(lambda: self._keep(label, encode(computed), files))
-            result = decode(kept)  # as it is read later, so that a stopped run gets exactly this
+            kept = parallel.on_main(lambda: self._keep(running, recorded))
+            found = (form.read(kept),)  # as it is read later, so that a stopped run gets just this
             took = f"  {title}: {time.perf_counter() - began:.1f} s"
-            parallel.on_main(lambda: self.progress.detail(took))
+            parallel.on_main(lambda: self._progress.detail(took))
             trim_memory()
         if parallel.is_main():
             shutil.rmtree(self.state / label, ignore_errors=True)
-        return result
+        return found[0]
 
     @property
-    def scratch(self) -> Path:
-        """Where the running step keeps states of trainings; removed when it is finished."""
-        return self.state / self._running[-1][0]
+    def scratch(self) -> Path | None:
+        """Where the running step keeps states of trainings, removed when it is finished.
+
+        None outside of steps.
+        """
+        return self.state / self._running[-1].label if self._running else None
+
+    def read_rewritten(self) -> None:
+        """Read what is known of files that later steps wrote anew; with the lock held."""
+        path = self.state / _REWRITTEN
+        try:
+            noted = json.loads(path.read_text(encoding="utf-8"))
+            known = {str(name): [str(x) for x in digests] for name, digests in noted.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            known = {}  # the steps whose files were written anew are done again
+        self._rewritten = known
 
     def begin(self, label: str, title: str) -> None:
         """Announce a step."""
         self._announced.add(label)
         self.doing = title
-        self.progress.message(f"{title} …")
-
-    def _keep(self, label: str, result: Any, files: dict[str, str]) -> Any:
-        self.files |= files
-        record = {"result": result, "files": files}
-        write_json(self.state / f"{label}.json", record | {"sha256": _digest_of_json(record)})
-        return result
-
-    def _recall(
-        self,
-        function: Callable[..., Result],
-        inputs: Sequence[Any],
-        decode: Callable[[Any], Result],
-        title: str,
-    ) -> tuple[str, Result | None]:
-        """A step's label, and its result; None without a sound record."""
-        values = [getattr(function, "__self__", None), *inputs]
-        key = _digest_of_json([self.identity, self._fingerprint(values)])
-        label = f"{function.__name__.strip('_')}-{key[:16]}"
-        path = self.state / f"{label}.json"
-        if not path.exists():
-            return label, None
-        try:
-            record = json.loads(path.read_bytes())
-            if record.pop("sha256") != _digest_of_json(record):
-                raise ValueError("the record was changed")
-            result, files = decode(record["result"]), record["files"]
-            lost = self.lost(files)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            lost = str(path)
-        if lost:
-            self.progress.message(f"{lost} is missing or changed; {title} is done again")
-            return label, None
-        self.files |= files
-        if label not in self._announced:
-            self._announced.add(label)
-            self.progress.message(f"{title}: done before")
-        return label, result
-
-    def _forms(
-        self, function: Callable[..., Result]
-    ) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-        """How a function's results become JSON and come back, by their type."""
-        kind = get_type_hints(function)["return"]
-        adapter: TypeAdapter[Any] = TypeAdapter(kind)
-        if kind is not Variant:
-            return lambda result: adapter.dump_python(result, mode="json"), adapter.validate_python
-        # The output directory may be moved: a model's lies in it.
-        return self._model_to_json, lambda data: adapter.validate_python(
-            data | {"directory": (self.root / data["directory"]).as_posix()}
-        )
-
-    def _model_to_json(self, model: Variant) -> dict[str, Any]:
-        directory = Path(model.directory).relative_to(self.root).as_posix()
-        return model.model_dump(mode="json") | {"directory": directory}
-
-    def _fingerprint(self, value: Any) -> Any:
-        """JSON that differs for different inputs."""
-        if isinstance(value, Variant):
-            return [self._model_to_json(value), self.files_below(Path(value.directory))]
-        if isinstance(value, BaseModel):
-            return [type(value).__name__, value.model_dump(mode="json")]
-        if isinstance(value, Path):
-            return sha256_of(value)
-        if hasattr(value, "sha256"):
-            return value.sha256
-        if is_dataclass(value):
-            return [self._fingerprint(getattr(value, x.name)) for x in fields(value) if x.compare]
-        if isinstance(value, Mapping):
-            return {str(key): self._fingerprint(x) for key, x in value.items()}
-        if isinstance(value, Set):
-            return sorted(value)
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            return [self._fingerprint(x) for x in value]
-        return value
+        self._progress.message(f"{title} …")
 
     def files_below(self, directory: Path) -> dict[str, str]:
-        """Path from a directory -> digest, of the steps' files for the user in it."""
+        """Path from a directory -> SHA-256, of the steps' files for the user in it."""
         below = directory.relative_to(self.root)
         return {
             Path(name).relative_to(below).as_posix(): digest
@@ -194,68 +154,166 @@ class Steps:
             yield parallel.agree(staged)
             parallel.gather(None)
 
-    @contextmanager
-    def making(self, directory: Path) -> Iterator[Path]:
-        """An empty directory, whose files go to `directory` when the block ends without an error.
+    def _compute(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Any],
+        form: _ResultForm,
+        shared: bool,
+        into: Path | None,
+        arguments: Mapping[str, Any],
+    ) -> Any:
+        """The function's result as JSON; its files are moved to where they belong."""
 
-        Until then no file stands under its final name. All ranks get the directory of rank 0.
-        """
+        def call(**directory: Path) -> Any:
+            if shared:
+                return function(*inputs, **arguments, **directory)
+            return parallel.on_main(lambda: function(*inputs, **arguments, **directory))
 
-        def move() -> None:
-            hashes = sha256_below(staged)
-            move_files(staged, directory, hashes, last=GRAPHS_FILE)
-            for name, digest in hashes.items():
-                path = directory / name
-                self._note(path, _digest(path) if path.name == GRAPHS_FILE else digest)
-
+        if into is None:
+            computed = call()
+            return parallel.on_main(lambda: form.record(computed))
         with self.staging() as staged:
-            yield staged
-            parallel.on_main(move)
+            computed = call(directory=staged)
+            recorded = parallel.on_main(lambda: form.record(computed, staged, into))
+            parallel.on_main(lambda: self._move(staged, into))
+        return recorded
 
-    def wrote(self, path: Path) -> str:
-        """Note a file that the running step wrote; its SHA-256."""
-        digest = sha256_of(path)
-        self._note(path, digest)
-        return digest
+    def _move(self, staged: Path, directory: Path) -> None:
+        """Move the files of the running step to a directory, and note them."""
+        hashes = sha256_below(staged)
+        written = {
+            (directory / name).relative_to(self.root).as_posix(): digest
+            for name, digest in hashes.items()
+        }
+        before = dict(self._rewritten)
+        for name, digest in written.items():
+            history = self._history(name)
+            versions = history if history[-1:] == [digest] else [*history, digest]
+            self._rewritten.pop(name, None)
+            if len(versions) > 1:
+                self._rewritten[name] = versions
+        if self._rewritten != before:
+            # Before the files, so that a process that is killed here loses none.
+            write_json(self.state / _REWRITTEN, self._rewritten)
+        move_files(staged, directory, hashes, last=GRAPHS_FILE)
+        self._running[-1].files.update(written)
 
-    def _note(self, path: Path, digest: str) -> None:
-        self._running[-1][1][path.relative_to(self.root).as_posix()] = digest
+    def _history(self, name: str) -> list[str]:
+        """What steps wrote to a file, up to the last of them that this process knows.
 
-    def lost(self, files: Mapping[str, str]) -> str:
-        """The first of some files that is missing or changed; later steps may add graphs."""
+        What came after it was made from what is now made again.
+        """
+        if name not in self.files:
+            return []
+        known, last = self._rewritten.get(name, []), self.files[name]
+        return known[: known.index(last) + 1] if last in known else [last]
+
+    def _keep(self, step: _Running, result: Any) -> Any:
+        self.files |= step.files
+        record = {"result": result, "files": step.files}
+        write_json(self.state / f"{step.label}.json", record | {"sha256": _digest_of_json(record)})
+        return result
+
+    def _recall(
+        self,
+        function: Callable[..., Result],
+        inputs: Sequence[Any],
+        form: _ResultForm,
+        title: str,
+    ) -> tuple[str, tuple[Result] | None]:
+        """A step's label, and its result; None without a sound record."""
+        name = f"{function.__module__}.{function.__qualname__}"
+        key = _digest_of_json([self.identity, name, [self._fingerprint(x) for x in inputs]])
+        label = f"{function.__name__.strip('_')}-{key[:16]}"
+        path = self.state / f"{label}.json"
+        if not path.exists():
+            return label, None
+        try:
+            record = json.loads(path.read_bytes())
+            if record.pop("sha256") != _digest_of_json(record):
+                raise ValueError("the record was changed")
+            result, files = form.read(record["result"]), record["files"]
+            lost = self._lost(files)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            lost = str(path)
+        if lost:
+            self._progress.message(f"{lost} is missing or changed; {title} is done again")
+            return label, None
+        self.files |= files
+        if label not in self._announced:
+            self._announced.add(label)
+            self._progress.message(f"{title}: done before")
+        return label, (result,)
+
+    def _fingerprint(self, value: Any) -> Any:
+        """JSON that differs for different inputs, of all that they declare."""
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        if isinstance(value, BaseModel):
+            return [type(value).__qualname__, value.model_dump(mode="json")]
+        if isinstance(value, Path):
+            return self._fingerprint_of_files(value)
+        if is_dataclass(value) and not isinstance(value, type):
+            declared = {x.name: getattr(value, x.name) for x in fields(value) if x.compare}
+            return [type(value).__qualname__, self._fingerprint(declared)]
+        if isinstance(value, Mapping):
+            return {str(key): self._fingerprint(x) for key, x in value.items()}
+        if isinstance(value, Set):
+            return sorted(value)
+        if isinstance(value, Sequence):
+            return [self._fingerprint(x) for x in value]
+        raise TypeError(f"{type(value).__qualname__} declares nothing that a key could be made of")
+
+    def _fingerprint_of_files(self, path: Path) -> Any:
+        if path.is_relative_to(self.root):
+            known = self.files.get(path.relative_to(self.root).as_posix())
+            if known is not None:
+                return known
+            if path.is_dir():
+                return self.files_below(path)
+        return sha256_of(path)
+
+    def _lost(self, files: Mapping[str, str]) -> str:
+        """The first of some files that is missing or changed, but by later steps; empty if none."""
         for name, digest in files.items():
-            precisions, _, _ = digest.partition(":")
             found = None
-            with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-                found = _digest(self.root / name, precisions.split(","))
-            if found != digest:
+            with suppress(OSError):
+                found = sha256_of(self.root / name)
+            known = self._rewritten.get(name, [])
+            later = known[known.index(digest) + 1 :] if digest in known else []
+            if found not in (digest, *later):
                 return str(self.root / name)
         return ""
 
 
+class _ResultForm:
+    """How results of a function become JSON and come back, by the type that it returns.
+
+    Paths are recorded relative to the output directory, which may be moved.
+    """
+
+    def __init__(self, function: Callable[..., Any], root: Path) -> None:
+        kind = get_type_hints(function, include_extras=True)["return"]
+        self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        self._root = root
+
+    def record(self, result: Any, staged: Path | None = None, into: Path | None = None) -> Any:
+        """JSON of a result; paths in `staged` are those that the files will have in `into`."""
+
+        def recorded(path: Path) -> Path:
+            if staged is not None and into is not None and path.is_relative_to(staged):
+                path = into / path.relative_to(staged)
+            return path.relative_to(self._root)
+
+        return self._adapter.dump_python(result, mode="json", context={RECORDED: recorded})
+
+    def read(self, data: Any) -> Any:
+        return self._adapter.validate_python(data, context={READ: lambda path: self._root / path})
+
+
 def _digest_of_json(value: Any) -> str:
     return sha256_of_text(json.dumps(value, sort_keys=True))
-
-
-def _digest(path: Path, precisions: Sequence[str] | None = None) -> str:
-    """SHA-256 of a file; of `graphs.json` names of precisions and SHA-256 of their facts.
-
-    Later steps add precisions to it and choose the default one and engines, which do not count.
-
-    Args:
-        precisions: that count; all by default.
-    """
-    if path.name != GRAPHS_FILE:
-        return sha256_of(path)
-    data = json.loads(path.read_text(encoding="utf-8"))
-    if data.pop("default_precision") not in data["precisions"]:
-        raise ValueError("the default precision is not there")
-    data.pop("fastest_engines", None)
-    names = list(data["precisions"]) if precisions is None else precisions
-    data["precisions"] = {name: data["precisions"][name] for name in names}
-    made_for = {name: x for name, x in (data.pop("made_for", None) or {}).items() if name in names}
-    data |= {"made_for": made_for} if made_for else {}
-    return f"{','.join(names)}:{_digest_of_json(data)}"
 
 
 @contextmanager
@@ -292,7 +350,8 @@ def open_steps(
         parallel.on_main(require_ours)
         if parallel.is_main():
             stack.callback(lock_output(steps.state / _LOCK, root).release)
-        parallel.on_main(lambda: _take_up(steps, run))
+        parallel.on_main(lambda: _check_identity(steps, run, progress))
+        parallel.on_main(steps.read_rewritten)
         seen = parallel.gather(run.exists())
         if not all(seen):
             raise EnvironmentProblem(
@@ -303,7 +362,7 @@ def open_steps(
         yield steps
 
 
-def _take_up(steps: Steps, run: Path) -> None:
+def _check_identity(steps: Steps, run: Path, progress: Progress) -> None:
     """Check that an earlier run in the directory is the same, or note this one's options."""
     before = now = steps.identity
     if run.exists():
@@ -312,7 +371,7 @@ def _take_up(steps: Steps, run: Path) -> None:
             before = json.loads(run.read_text(encoding="utf-8"))
         if not isinstance(before, dict):
             before = now
-            steps.progress.message(f"{run} cannot be read; it is written again")
+            progress.message(f"{run} cannot be read; it is written again")
     for name in {**now, **before}:
         if before.get(name) != now.get(name):
             raise UsageError(

@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks import readme
+from benchmarks.pages import RESULTS, markdown_table, publish, read_json, write_json
 
 HERE = Path(__file__).parents[1]
 WORK = HERE / "build" / "mutants"
-RESULTS = HERE / "benchmarks" / "results" / "mutants.json"
 SAMPLE = 44  # faults of each room
 # Room -> what is changed, and the tests that are asked.
 ROOMS = {
@@ -131,32 +130,37 @@ def run(folder: Path, names: list[str]) -> None:
     subprocess.run(command, cwd=folder, env=environment, check=True)
 
 
-def table(results: dict[str, dict[str, str]]) -> str:
-    """Faults and how many of them were noticed, by room and in all."""
-    lines = ["| room | faults | noticed | share |", "|---|---|---|---|"]
-    counts = {
-        room: (len(found), sum(status in NOTICED for status in found.values()))
-        for room, found in results.items()
+def changed_lines(folder: Path, name: str) -> list[str]:
+    """What a fault changes: the line as it is, and as it was made."""
+    with contextlib.chdir(folder):
+        from mutmut.mutation.diff_apply import get_diff_for_mutant
+
+        lines = get_diff_for_mutant(name).splitlines()[2:]  # behind the names of both files
+    return [line for line in lines if line.startswith(("-", "+"))]
+
+
+def record(room: str, found: dict[str, str]) -> None:
+    """Write a room's result beside those of the others, and the table of all."""
+    left = [name for name, status in found.items() if status not in NOTICED]
+    results = read_json(RESULTS / "mutants.json", {})
+    results[room] = {
+        "faults": len(found),
+        "noticed": len(found) - len(left),
+        "left": {name: changed_lines(WORK / room, name) for name in left},
     }
-    counts["all"] = tuple(map(sum, zip(*counts.values(), strict=True)))  # type: ignore[assignment]
-    for room, (tried, noticed) in counts.items():
-        lines.append(f"| {room} | {tried} | {noticed} | {100 * noticed / tried:.0f} % |")
-    return "\n".join(lines) + "\n"
+    results = {name: results[name] for name in ROOMS if name in results}
+    write_json(RESULTS / "mutants.json", results)
+    counts = [(name, x["faults"], x["noticed"]) for name, x in results.items()]
+    counts.append(("all", sum(n for _, n, _ in counts), sum(noticed for *_, noticed in counts)))
+    rows = [(name, f"{n}", f"{noticed}", f"{noticed / n:.0%}") for name, n, noticed in counts]
+    publish("mutants", markdown_table(["room", "faults", "noticed", "share"], "lr", rows) + "\n")
 
 
 def main() -> None:
     for room in sys.argv[1:] or ROOMS:
-        found = try_faults(room)
-        noticed = sum(status in NOTICED for status in found.values())
-        print(f"{room}: {noticed} of {len(found)} noticed", flush=True)
-        results = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
-        results = {
-            name: {**results, room: found}[name] for name in ROOMS if name in {*results, room}
-        }
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        RESULTS.with_suffix(".md").write_text(table(results), encoding="utf-8")
-        for page, text in readme.with_tables().items():
-            page.write_text(text, encoding="utf-8")
+        record(room, try_faults(room))
+    for page, text in readme.with_tables().items():
+        page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ BUDGETS = {"Counts", "SteppedCounts", "Macs", "Speedup", "MaxDrop", "Penalty"}
 # Nothing may be larger. Rooms still to be cleaned are why two numbers are not zero.
 LIMITS = {
     "files over 400 lines": 0,
-    "`fmt: skip` outside of literal tables": 30,
-    "assignments of three or more values at once": 46,
+    "`fmt: skip` outside of literal tables": 0,
+    "assignments of three or more values at once": 0,
     "rooms at the top": 23,
     "loose modules at the top": 4,
     "`generates` read outside tasks/": 0,
@@ -31,7 +31,7 @@ LIMITS = {
 }
 # A room imports from at most so many others; those above it so far, with their numbers.
 MOST_ROOMS = 12
-ROOMS_ABOVE = {"pipeline": 19}
+ROOMS_ABOVE = {"pipeline": 19}  # which puts all others together
 
 
 def python_files(directory: Path) -> list[Path]:
@@ -121,7 +121,7 @@ class Package:
             and isinstance(node.value, ast.Constant)
             and node.col_offset == 0
             for target in node.targets
-            if isinstance(target, ast.Name) and target.id not in ("ONNXRUNTIME", "DEFAULT_ENGINE")
+            if isinstance(target, ast.Name) and target.id != "ONNXRUNTIME"
         }
         compared: list[tuple[str, ast.expr, set[str]]] = []
         for module, node in nodes:

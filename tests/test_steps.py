@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from compressor import pipeline
+from compressor.budgets.base import Limits
+from compressor.budgets.counts import Macs
 from compressor.budgets.units import PathCut
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.progress import SILENT
-from compressor.results import Variant
+from compressor.results import OutputPath
 from compressor.steps import Steps, open_steps
-from compressor.storage.files import write_json
 from compressor.storage.staging import staging
+from compressor.tasks import Rows
 from tests.helpers.errors import raises
 from tests.helpers.runs import Progress
 
@@ -32,67 +37,102 @@ def steps(tmp_path):
         yield steps
 
 
-GRAPHS = {"precisions": {"fp32": {"model": "model.onnx"}}, "default_precision": "fp32", "pad": 0}
+def build(number: int, *, directory: Path, content: bytes = b"12345", result: int = 1) -> int:
+    """A step that writes two files; of another content on purpose, where a test says so."""
+    (directory / "weights").write_bytes(content)
+    (directory / "list").write_text("fp32", encoding="utf-8")
+    return number + result
 
 
-def build(number: int, *, steps: Steps, result: int = 1) -> int:
-    """A step that writes two files."""
-    with steps.making(steps.root) as making:
-        (making / "weights").write_bytes(b"12345")
-        write_json(making / "graphs.json", GRAPHS)
-    return result
+def built(steps: Steps, result: int, number: int = 0, content: bytes = b"12345") -> int:
+    how = {"content": content, "result": result}
+    return steps.do(build, number, title="building", into=steps.root, **how)
 
 
-def built(steps: Steps, result: int, number: int = 0) -> int:
-    return steps.do(build, number, title="building", steps=steps, result=result)
+def add(name: str, *, source: Path, directory: Path) -> str:
+    """A step that writes one of the files of `build` anew."""
+    text = f"{source.read_text(encoding='utf-8')} {name}"
+    (directory / "list").write_text(text, encoding="utf-8")
+    return text
+
+
+def added(steps: Steps, name: str) -> str:
+    source = steps.root / "list"
+    return steps.do(add, name, title=f"adding {name}", into=steps.root, source=source)
 
 
 def zeros(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
-def changed(**facts):
-    return lambda path: write_json(path, GRAPHS | facts)
-
-
-@pytest.mark.parametrize(
-    ("name", "harm"),
-    [
-        ("weights", zeros), ("weights", Path.unlink), ("graphs.json", zeros),
-        ("graphs.json", changed(pad=1)), ("graphs.json", changed(default_precision="int8")),
-        ("graphs.json", changed(precisions={"fp32": {"model": "other.onnx"}})),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", ["weights", "list"])
+@pytest.mark.parametrize("harm", [zeros, Path.unlink])
 def test_a_step_is_done_once_and_again_when_a_file_is_lost_or_changed(steps, name, harm):
     assert [built(steps, 1), built(steps, 2)] == [1, 1]
     harm(steps.root / name)
     assert [built(steps, 2), built(steps, 3)] == [2, 2]
 
 
-def test_files_of_others_and_what_later_steps_add_are_no_loss(steps):
+def test_files_of_others_are_no_loss(steps):
     (steps.root / "report.md").write_text("short", encoding="utf-8")
     built(steps, 1)
-    more = GRAPHS["precisions"] | {"int8": {"model": "model.int8.onnx"}}
-    changed(precisions=more, default_precision="int8")(steps.root / "graphs.json")
-    (steps.root / "weights.int8").touch()
     (steps.root / "report.md").unlink()
     assert built(steps, 2) == 1
 
 
-def test_what_fails_leaves_nothing_under_its_final_name(steps):
-    def interrupted() -> int:
-        with steps.making(steps.root / "made") as making:
-            (making / "weights").write_bytes(b"123")
-            raise KeyboardInterrupt
+def names(root: Path) -> tuple[str, list[str]]:
+    """What a file that three steps write holds, by a run that is started; what it did again."""
+    progress = Progress()
+    with opened(root, progress=progress) as steps:
+        built(steps, 0)
+        for name in ("fp16", "int8"):
+            added(steps, name)
+        again = [x for x in progress.messages if x.endswith("…")]
+        return (root / "list").read_text(encoding="utf-8"), again
 
+
+def test_a_file_that_later_steps_write_anew_is_no_loss_of_earlier_ones(tmp_path):
+    """Whatever happens to it, the run makes it what it was."""
+    root = tmp_path / "out"
+    first = names(root)
+    assert first == ("fp32 fp16 int8", ["building …", "adding fp16 …", "adding int8 …"])
+    assert names(root) == ("fp32 fp16 int8", [])
+    zeros(root / "list")
+    assert names(root) == first
+    zeros(root / "weights")  # the step that wrote it writes the list, too
+    assert names(root) == first
+    # A process that was killed before the later steps were known to be done.
+    (root / "list").write_text("fp32 fp16", encoding="utf-8")
+    assert names(root) == ("fp32 fp16 int8", ["adding int8 …"])
+    (root / ".compress" / "rewritten.list").write_text("[", encoding="utf-8")
+    assert names(root)[0] == "fp32 fp16 int8"
+    assert names(root) == ("fp32 fp16 int8", [])
+
+
+def interrupted(*, directory: Path) -> int:
+    (directory / "weights").write_bytes(b"123")
+    raise KeyboardInterrupt
+
+
+def test_what_fails_leaves_nothing_under_its_final_name(steps):
     with pytest.raises(KeyboardInterrupt):
-        steps.do(interrupted, title="building")
+        steps.do(interrupted, title="building", into=steps.root / "made")
     assert not (steps.root / "made").exists()
     assert steps.files == {}
 
 
 MASK = Mask({"cross.0": (True, False)})
 SCORES = Scores({"cross.0": (0.5, 0.25)}, "taylor", "taylor|x", {"seconds": 1.0})
+LIMITS = Limits(MASK, frozenset({"heads"}), {"cross": 1}, {"heads": 1})
+ROWS = Rows("classification", ["a"], None, ["0"], ["rows.tsv"], "0" * 64)
+
+
+@dataclass(frozen=True)
+class Named:
+    """Its digest says nothing of its text: no attribute of a certain name counts for others."""
+
+    text: str
+    sha256: str = "0" * 64
 
 
 @pytest.mark.parametrize(
@@ -102,12 +142,21 @@ SCORES = Scores({"cross.0": (0.5, 0.25)}, "taylor", "taylor|x", {"seconds": 1.0}
         (MASK, Mask(MASK.keep, frozenset({"decoder.0"}))),
         (PathCut(MASK, 0.5, 1), PathCut(MASK, 0.5, 2)),
         (SCORES, replace(SCORES, values={"cross.0": (0.5, 0.75)})),
+        (LIMITS, replace(LIMITS, even=True)), (LIMITS, replace(LIMITS, floors={"cross": 0})),
+        (ROWS, replace(ROWS, tokenizers={"bleu": "zh"})),
+        (Macs(macs=[0.5]), Macs(macs=[0.5], steps=2)),
+        (Named("a"), Named("b")), ([Named("a")], [Named("b")]),
     ],
 )  # fmt: skip
 def test_another_input_is_another_step(steps, first, second):
     """Also one that differs only within; what scoring took makes no difference."""
     assert [count(steps, x) for x in (first, second, first)] == [1, 2, 1]
     assert count(steps, SCORES) == count(steps, replace(SCORES, cost={"seconds": 2.0}))
+
+
+def test_an_input_that_declares_nothing_is_refused(steps):
+    with pytest.raises(TypeError, match="declares nothing"):
+        count(steps, torch.zeros(1))
 
 
 def count(steps: Steps, given: object) -> int:
@@ -118,21 +167,37 @@ def counted(given: object, *, steps: Steps) -> int:
     return len(list(steps.state.glob("counted-*.json"))) + 1
 
 
-def test_a_file_that_was_made_again_differently_changes_what_depends_on_it(steps):
-    directory = steps.root / "model"
-    numbers = dict.fromkeys(("macs_share", "parameters", "checkpoint_bytes", "onnx_bytes"), 1)
+@dataclass(frozen=True)
+class Made:
+    directory: OutputPath
+    weights: OutputPath
 
-    def make(*, content: bytes) -> Variant:
-        with steps.making(directory) as making:
-            (making / "weights").write_bytes(content)
-        return Variant(
-            name="a", directory=str(directory), budget="", kept={}, heads={}, neurons={},
-            kept_neurons={}, precision="fp32", **numbers,
-        )  # fmt: skip
 
+def make(*, directory: Path, content: bytes) -> Made:
+    path = directory / "weights"
+    path.write_bytes(content)
+    return Made(directory, path)
+
+
+@pytest.mark.parametrize("part", ["directory", "weights"])
+def test_a_file_that_was_made_again_differently_changes_what_depends_on_it(steps, part):
+    into = steps.root / "model"
     for content, number in ((b"1", 1), (b"1", 1), (b"2", 2)):
-        (directory / "weights").unlink(missing_ok=True)
-        assert count(steps, steps.do(make, title="", content=content)) == number
+        (into / "weights").unlink(missing_ok=True)
+        made = steps.do(make, title="", into=into, content=content)
+        assert made == Made(into, into / "weights")
+        assert count(steps, getattr(made, part)) == number
+
+
+def test_a_result_lies_where_its_directory_was_moved_to(tmp_path):
+    for name in ("first", "second"):
+        root = tmp_path / name
+        with opened(root) as steps:
+            made = steps.do(make, title="", into=root / "model", content=b"1")
+        assert made.weights == root / "model" / "weights"
+        if name == "first":
+            shutil.move(root, tmp_path / "second")
+    assert len(list((root / ".compress").glob("make-*.json"))) == 1
 
 
 def test_what_a_killed_run_was_making_is_removed(tmp_path):
@@ -171,3 +236,19 @@ def test_a_directory_with_other_files_is_refused(tmp_path):
     with raises(InputError, "output-not-empty"), opened(tmp_path):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_what_steps_find_out_counts_in_the_keys_of_others():
+    """By keyword a step gets what its run was started with, for which the identity stands."""
+    started_with = {"plan", "opened", "text", "command", "context"}
+    how = {"title", "shared", "into", None}  # None: a dictionary of such
+    calls = [
+        (path.name, {word.arg for word in node.keywords})
+        for path in Path(pipeline.__path__[0]).glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("steps.do", "do"))
+    ]
+    assert len(calls) > 15
+    assert [
+        (name, words - how - started_with) for name, words in calls if words - how - started_with
+    ] == []

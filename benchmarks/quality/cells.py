@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,13 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import prune, restore_shape
 from compressor.options import sections
-from compressor.pipeline.inputs import ModelAndRows, encode
+from compressor.pipeline.context import Context
+from compressor.pipeline.inputs import encode
 from compressor.pipeline.inputs import read as read_rows
 from compressor.pipeline.inspection import unit_costs
 from compressor.pipeline.recover import recover
 from compressor.pipeline.score import score
+from compressor.pipeline.values import ModelAndRows, RecoveryPlan
 from compressor.progress import Progress
 from compressor.recovery import RECOVERIES, Recovered
 from compressor.storage.files import write_json
@@ -116,9 +118,7 @@ class Experiment:
         assert rows.test is not None
         self.test = rows.test
         self.examples = encode(rows.calibration, self.checkpoint, self.task)
-        self.source = ModelAndRows(
-            self.checkpoint, self.examples, rows.calibration, progress=progress
-        )
+        self.opened = ModelAndRows(self.checkpoint, self.examples, rows.calibration)
         test = encode(self.test, self.checkpoint, self.task)
         self.test_batches: list[Batch] = self.task.batches(
             test, self.model, batch_tokens=None, batch_size=EVALUATION_ROWS
@@ -251,16 +251,18 @@ class Experiment:
     def _score(self, cell: Cell, mask: Mask, model: nn.Module) -> Scores:
         options = {"normalize": "none"} if cell.method in PLAIN else {}
         method: Any = METHODS[PLAIN.get(cell.method, cell.method)](**options)
-        return score(
-            mask, source=replace(self.source, seed=cell.seed), method=method,
-            sublayers=self._sublayers(cell.prune), model=model,
-        )  # fmt: skip
+        sublayers, context = self._sublayers(cell.prune), self._context(cell.seed)
+        return score(mask, method, sublayers, opened=self.opened, context=context, model=model)
+
+    def _context(self, seed: int) -> Context:
+        return Context(seed=seed, progress=self.progress)
 
     def recovered(self, how: str, pruned: nn.Module, mask: Mask, seed: int) -> Recovered:
         epochs: dict[str, Any] = {"distill": {"epochs": self.distill_epochs}}
         names = [] if how == "none" else how.split("+")
         steps: list[Any] = [RECOVERIES[name](**epochs.get(name, {})) for name in names]
-        return recover(steps, replace(self.source, seed=seed), pruned, mask)
+        plan, context = RecoveryPlan(steps), self._context(seed)
+        return recover(plan, pruned, mask, opened=self.opened, context=context)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> tuple[list[str], float]:

@@ -31,8 +31,8 @@ from compressor.evaluation import compare_rows, score_rows
 from compressor.model.pruning_record import read_pruning_record
 from compressor.progress import Progress
 from compressor.runtime import collate
-from compressor.runtime.artifact import count_output_tokens, reads_one_token
 from compressor.runtime.batching import by_length
+from compressor.runtime.opening import count_output_tokens, reads_one_token
 from compressor.tasks import TASKS
 from compressor.throughput import WorkSize, measure, ratio_of_multiply_adds, shape_of, summarize
 from compressor.throughput.hardware import cores, describe, versions

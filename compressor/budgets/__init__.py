@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from compressor.budgets.base import Budget, Choice, Evaluator, Limits
+from compressor.budgets.base import Budget, Choice, Judge, Layers, Limits, Scorer, Timer
 from compressor.budgets.counts import Counts, Macs, Penalty, SteppedCounts
 from compressor.budgets.max_drop import MaxDrop
 from compressor.budgets.speedup import Speedup
 
-__all__ = ["BUDGETS", "Budget", "Choice", "Counts", "Evaluator", "Limits"]
+__all__ = [
+    "BUDGETS",
+    "Budget",
+    "Choice",
+    "Counts",
+    "Judge",
+    "Layers",
+    "Limits",
+    "Scorer",
+    "Timer",
+]
 
 BUDGETS: tuple[type[Budget], ...] = (Macs, SteppedCounts, Speedup, MaxDrop, Penalty)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from compressor.budgets.units import (
     MULTIPLES,
@@ -13,6 +13,7 @@ from compressor.budgets.units import (
     Multiples,
     PathCut,
     UnitCosts,
+    latest_scores,
     parse_floors,
     parse_layers,
     parse_multiples,
@@ -28,7 +29,6 @@ from compressor.results import (
     Source,
     SpeedSearch,
     Throughput,
-    Timing,
 )
 
 UNREACHABLE = "speedup-unreachable"  # id of the error, which a search for layers survives
@@ -38,11 +38,12 @@ Cut = Callable[[Scores, Mask], Mask]  # from scores, and what is left, to what a
 
 @dataclass(frozen=True)
 class Choice:
+    """The units that a budget keeps, and why."""
+
     mask: Mask
     scores: Scores
     text: str = ""  # how they were chosen, where scores alone do not say
     search: SpeedSearch | QualitySearch | None = None  # what was measured on the way
-    weights: str = ""  # SHA-256 of those that belong to the mask; empty for the dense model's
 
 
 @dataclass(frozen=True)
@@ -63,56 +64,107 @@ class Limits:
         """The units to choose from: all but those of dropped layers."""
         return self.full.without_layers(self.dropped)
 
+    def without_layers(self, layers: Sequence[str]) -> Limits:
+        """The limits of a model that skips more Transformer layers, `decoder.2`."""
+        return replace(self, dropped=self.dropped.union(layers))
 
-class Evaluator(Protocol):
-    """What a run does for a budget that chooses units."""
+
+class Scorer(Protocol):
+    """Scores units with the run's method, on its rows."""
+
+    def scores(self, start: Mask) -> Scores:
+        """Scores of all units that may go, of the dense model.
+
+        Args:
+            start: all units but those of dropped layers, which are skipped and have no scores.
+        """
+
+    def rescored(self, mask: Mask) -> Scores:
+        """Scores of the units that a mask keeps, in a model without the others.
+
+        Where the run recovers, that model is recovered first, from the one that was scored before.
+        """
+
+
+class Timer(Protocol):
+    """Times models on this machine."""
+
+    def time(self, masks: Mapping[str, Mask], batch: int, what: str) -> Throughput:
+        """Timings of `dense` and, in turns with it, of the model with each of some masks.
+
+        Args:
+            masks: name -> the units that are kept; the names of the timings.
+            batch: rows in a batch.
+            what: what is timed, for messages: `timing WHAT`.
+        """
+
+
+class Judge(Protocol):
+    """Compares smaller models with the dense one, by their answers to test rows.
+
+    A smaller model is built as it would be delivered. Half of the test rows are searched on, the
+    others are held out.
+    """
 
     @property
-    def limits(self) -> Limits: ...
+    def rows(self) -> Source:
+        """The rows to search on."""
+
     @property
-    def costs(self) -> UnitCosts: ...
-    def message(self, text: str) -> None: ...
-    def scores(self) -> Scores:
-        """Scores of all units of the dense model that may go."""
+    def held_out(self) -> int:
+        """The number of held-out rows."""
 
-    def cut_in_steps(self, cuts: Sequence[Cut]) -> Choice:
-        """Remove units in steps, scoring anew (and recovering, if the run does) between them."""
-
-    def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
-        """Time `dense`, and `KIND+KIND=COUNT`, whose sublayers of these kinds have COUNT units."""
-
-    def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
-        """Time one choice against the dense model; `number` counts the tries, from 1."""
-
-    def layer_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
-        """The layer of a stack whose skipping changes predictions least, beside those dropped."""
-
-    def try_layers(
-        self, dropped: Sequence[str], choose: Callable[[Evaluator], Choice]
-    ) -> tuple[Choice, float]:
-        """Units chosen after layers were dropped, and the divergence from the dense model."""
-
-    def require_sight(self, asked: str, drop: float) -> None:
-        """Raise `InputError` if rows show no drop beyond this: the dense model is at the floor."""
+    @property
+    def metric(self) -> str:
+        """The name of the metric that counts."""
 
     def least_provable_drop(self, error: float) -> float:
-        """The drop that a model without one changed answer to the searched rows can just prove."""
+        """The drop that a model without one changed answer to the searched rows can just prove.
 
-    def search_rows(self) -> tuple[Source, int, str]:
-        """The rows to search on, how many others are held out, and the metric that counts."""
+        Args:
+            error: one-sided, of the confidence bound.
 
-    def warn_if_unproven(self, search: QualitySearch) -> None:
-        """Warn the user where the rows were too few to prove what was asked for."""
+        Returns:
+            On the metric's own scale.
+        """
 
-    def judge(self, cut: PathCut, drop: float, error: float) -> QualityCandidate:
-        """Build a smaller model and compare its answers to the searched rows with dense."""
+    def candidate(
+        self, cut: PathCut, scores: Scores, error: float, *, held_out: bool
+    ) -> QualityCandidate:
+        """The model with the units of a cut, beside the dense one.
 
-    def judge_held_out(self, cut: PathCut, drop: float, error: float) -> QualityCandidate:
-        """The same on the held-out rows, of a model that was within the limit for `judge`."""
+        Args:
+            cut: the units that are kept, and where it is on the path of cuts.
+            scores: of all units, which the model's record has.
+            error: one-sided, of the confidence bound.
+            held_out: on the held-out rows, of a model whose measured drop on the searched ones is
+                within the budget's; else on the rows to search on.
+        """
+
+
+class Layers(Protocol):
+    """Finds out what whole layers are worth."""
+
+    def next_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
+        """The layer of a stack whose skipping changes predictions least, beside those dropped.
+
+        Args:
+            stack: `encoder` or `decoder`.
+            dropped: layers, as `decoder.2`, in the order in which they went.
+        """
+
+    def divergence(self, mask: Mask) -> float:
+        """Divergence of a smaller model from the dense one on held-out rows, nats per loss term."""
 
 
 class Budget(Options):
-    """How much of a model goes; each kind is a subclass."""
+    """How much of a model goes; each kind is a subclass, and stands in `BUDGETS`.
+
+    Its options are its fields; the one that chooses it is declared with `selects=True`. It says
+    what may go (`units`, `limits`), refuses what cannot be met (`require_possible`,
+    `require_enough_may_go`), and chooses: `choose` by scores and measurements, or `to_learn` for a
+    learned mask. A budget that a learned mask cannot meet sets `needs_scores`.
+    """
 
     panel: ClassVar[str] = "Budget"
 
@@ -126,7 +178,6 @@ class Budget(Options):
     )
 
     default_floor: ClassVar[str] = "1"
-    searches_rows: ClassVar[bool] = False  # half of the test rows are for a search
     by_penalty: ClassVar[bool] = False  # a penalty on open gates decides how many units stay
     needs_scores: ClassVar[str] = ""  # its name in messages, if a learned mask cannot meet it
 
@@ -151,6 +202,19 @@ class Budget(Options):
         return None
 
     @property
+    def allowed_drop(self) -> float | None:
+        """How much of the main metric may be lost, of budgets that search for it on test rows.
+
+        On the metric's own scale. Half of the test rows are for the search then.
+        """
+        return None
+
+    @property
+    def searches_rows(self) -> bool:
+        """Whether half of the test rows are for a search."""
+        return self.allowed_drop is not None
+
+    @property
     def scorings(self) -> int:
         """How often units are scored."""
         return 1
@@ -166,19 +230,38 @@ class Budget(Options):
 
     @abstractmethod
     def units(self, full: Mask) -> frozenset[Units]:
-        """Whether heads go, or neurons, or both."""
+        """Whether heads go, or neurons, or both, of a model with these units."""
 
     def limits(self, full: Mask) -> Limits:
-        """What may go of a model; UsageError if it lacks the units, or options are no numbers."""
+        """What may go of a model with these units.
+
+        Raises:
+            UsageError: it lacks units that an option names, or an option is no number.
+        """
         floors = parse_floors(self.floor or self.default_floor, full)
         multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple)
         return Limits(full, self.units(full), floors, multiples)
 
     def require_possible(self, limits: Limits) -> None:
-        """Raise `UsageError` if the floors make the budget impossible."""
+        """Check before the run that the floors leave the budget possible.
+
+        Args:
+            limits: what may go of the model.
+
+        Raises:
+            UsageError: they do not.
+        """
 
     def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
-        """Raise `UsageError` if the model is too large with all removed that may be."""
+        """Check before the run that the model is small enough with all removed that may be.
+
+        Args:
+            limits: what may go of the model.
+            costs: multiply-adds of it over the rows.
+
+        Raises:
+            UsageError: it is not.
+        """
 
     def action(self, method: str) -> str:
         """What choosing its units means, for messages; `method` learns the mask, if not empty."""
@@ -187,13 +270,33 @@ class Budget(Options):
         return f"choosing units: {self.text}"
 
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
-        """What a learned mask needs: units to keep per pool, or the penalty per open gate."""
+        """What a learned mask needs: units to keep per pool, or the penalty per open gate.
+
+        Args:
+            full: all units of the dense model.
+
+        Returns:
+            Pool (`heads`, `neurons`, or a kind of sublayer) -> units to keep, and None; or None and
+            the penalty, in nats per open gate.
+        """
         # Not reached: the checks of a request refuse it before, by `needs_scores`.
         raise AssertionError(f"a learned mask cannot meet {self.needs_scores}")
 
     @abstractmethod
-    def choose(self, evaluator: Evaluator) -> Choice:
-        """The units to keep; UsageError if the budget cannot be met."""
+    def choose(self, *asked: Any, **by_name: Any) -> Choice:
+        """The units to keep.
+
+        A subclass names as its parameters what it asks for, and gets that alone: `limits`
+        (`Limits`), `costs` (`UnitCosts`, multiply-adds), `scorer` (`Scorer`), `timer` (`Timer`),
+        `judge` (`Judge`), `layers` (`Layers`), and `report`, which tells the user a line of text.
+
+        Returns:
+            The mask, which keeps what the limits do not let go; the scores of all units; how they
+            were chosen, in words, and what was measured, where scores alone do not say.
+
+        Raises:
+            UsageError: the budget cannot be met.
+        """
 
 
 class CompetingUnits(Budget):
@@ -219,10 +322,12 @@ class CompetingUnits(Budget):
         return {} if self.drop_layers is None else parse_layers(self.drop_layers, full)
 
     def limits(self, full: Mask) -> Limits:
+        """What may go, with the layers that go first."""
         limits = super().limits(full)
         return replace(limits, to_drop=self.layers_to_drop(full), even=self.even_heads)
 
     def units(self, full: Mask) -> frozenset[Units]:
+        """Heads, neurons or both, as `prune` says."""
         return frozenset({"heads", "neurons"} if self.prune == "both" else {self.prune})
 
 
@@ -232,9 +337,11 @@ class SearchedUnits(CompetingUnits):
     needs_scores: ClassVar[str] = "a budget that is measured"
 
     def action(self, method: str) -> str:
+        """What it searches for, for messages."""
         return f"searching units for {self.text}"
 
     def require_possible(self, limits: Limits) -> None:
+        """Raise `UsageError` if the floors keep all units."""
         scores = scores_of_none(limits)
         if not any(
             removal_groups(scores, limits.start, limits.floors, limits.multiples, limits.even)
@@ -243,6 +350,21 @@ class SearchedUnits(CompetingUnits):
                 f"{self.text}: the floors keep all of {limits.start}; lower --floor or --multiple",
                 id="floors-too-high",
             )
+
+
+def cut_in_steps(cuts: Sequence[Cut], limits: Limits, scorer: Scorer) -> Choice:
+    """Remove units in steps, scoring what is left anew before each but the first.
+
+    A unit that is removed keeps the score that it was removed for.
+    """
+    first, *later = cuts
+    scores = scorer.scores(limits.start)
+    mask = first(scores, limits.start)
+    for cut in later:
+        latest = scorer.rescored(mask)
+        scores = latest_scores(scores, latest, mask)
+        mask = cut(latest, mask)
+    return Choice(mask, scores)
 
 
 def scores_of_none(limits: Limits) -> Scores:

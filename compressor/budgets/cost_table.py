@@ -1,6 +1,6 @@
 """`--speedup`: the cheapest loss that makes a model so much faster on this machine.
 
-What a sublayer saves at n units is measured (`Evaluator.time_units`), what it loses follows from
+What a sublayer saves at n units is measured (`Timer.time`), what it loses follows from
 scores, and dynamic programming chooses one count per sublayer, as ZipLM (Kurtic et al. 2023) does
 with SPDY's program (Frantar & Alistarh 2022). Savings of sublayers are taken to add up.
 """
@@ -185,9 +185,13 @@ def reach(
         speedup, interval = _speedup(measure(mask, number))
         masks.append(mask)
         tried = SpeedTry(
-            aim=aim, predicted=predicted, kept=str(mask), speedup=speedup,
-            speedup_interval=interval, met=speedup >= wanted,
-        )  # fmt: skip
+            aim=aim,
+            predicted=predicted,
+            kept=str(mask),
+            speedup=speedup,
+            speedup_interval=interval,
+            met=speedup >= wanted,
+        )
         tries.append(tried)
         if speedup >= wanted:
             return mask, tries

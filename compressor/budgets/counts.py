@@ -12,8 +12,9 @@ from compressor.budgets.base import (
     Budget,
     Choice,
     CompetingUnits,
-    Evaluator,
     Limits,
+    Scorer,
+    cut_in_steps,
     scores_of_none,
 )
 from compressor.budgets.units import RemovalPath, UnitCosts, parse_amount, removal_path, select
@@ -38,22 +39,27 @@ class Counts(Budget):
     remove: Amounts = option([], selects=True, help="Units to remove, written like --keep.")
 
     def each(self) -> Sequence[Self]:
+        """One budget for each number that is given."""
         kept = [self.model_copy(update={"keep": [x], "remove": []}) for x in self.keep]
         return kept + [self.model_copy(update={"keep": [], "remove": [x]}) for x in self.remove]
 
     @property
     def text(self) -> str:
+        """As in `keep 0.5` or `remove 12`."""
         return f"keep {self.keep[0]}" if self.keep else f"remove {self.remove[0]}"
 
     def amounts(self, full: Mask) -> dict[str, int]:
+        """Pool -> units to keep, of a model with these units; UsageError for what it lacks."""
         if self.keep:
             return parse_amount("keep", self.keep[0], full)
         return parse_amount("remove", self.remove[0], full)
 
     def units(self, full: Mask) -> frozenset[Units]:
+        """Those of the pools that it names."""
         return frozenset(units_of(pool) for one in self.each() for pool in one.amounts(full))
 
     def require_possible(self, limits: Limits) -> None:
+        """Raise `UsageError` if the floors keep more units than it wants in a pool."""
         for pool, wanted in self.amounts(limits.full).items():
             totals = limits.full.totals().items()
             sizes = {name: size for name, size in totals if belongs(name, pool)}
@@ -68,16 +74,17 @@ class Counts(Budget):
                 )
 
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
+        """The units to keep per pool."""
         return self.amounts(full), None
 
-    def choose(self, evaluator: Evaluator) -> Choice:
-        limits = evaluator.limits
+    def choose(self, limits: Limits, scorer: Scorer) -> Choice:
+        """Remove the units with the lowest scores, as many at once as `scorings` says."""
 
         def cut_to(target: Mapping[str, int], scores: Scores, mask: Mask) -> Mask:
             return select(scores, mask, target, limits.floors, limits.multiples)
 
         targets = step_targets(limits.full, self.amounts(limits.full), self.scorings)
-        return evaluator.cut_in_steps([partial(cut_to, target) for target in targets])
+        return cut_in_steps([partial(cut_to, target) for target in targets], limits, scorer)
 
 
 class SteppedCounts(Counts):
@@ -87,6 +94,7 @@ class SteppedCounts(Counts):
 
     @property
     def scorings(self) -> int:
+        """Once for each step."""
         return self.steps
 
 
@@ -116,15 +124,19 @@ class Penalty(Budget):
 
     @property
     def text(self) -> str:
+        """As in `penalty 0.05`."""
         return f"penalty {self.penalty:g}"
 
     def units(self, full: Mask) -> frozenset[Units]:
+        """Heads alone."""
         return frozenset({"heads"})  # per open head, as in Voita et al. 2019 (docs/gates.md)
 
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
+        """The penalty, in nats per open head."""
         return None, self.penalty
 
-    def choose(self, evaluator: Evaluator) -> Choice:
+    def choose(self) -> Choice:
+        """Never called: gates choose, by the penalty of `to_learn`."""
         raise AssertionError("gates choose, by the penalty of `to_learn`")
 
 
@@ -141,17 +153,21 @@ class Macs(CompetingUnits):
     needs_scores: ClassVar[str] = "a share of the multiply-adds"
 
     def each(self) -> Sequence[Self]:
+        """One budget for each share."""
         return [self.model_copy(update={"macs": [share]}) for share in self.macs]
 
     @property
     def text(self) -> str:
+        """As in `macs 0.5`."""
         return f"macs {self.macs[0]:.15g}"
 
     @property
     def scorings(self) -> int:
+        """Once for each step."""
         return self.steps
 
     def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
+        """Raise `UsageError` if more is left when all is removed that may be."""
         if not limits.to_drop:  # else how much is left depends on which layers these are
             _longest_path(limits, costs).position_at(self.macs[0])
 
@@ -159,17 +175,20 @@ class Macs(CompetingUnits):
         """The smallest share of the multiply-adds that can be asked for."""
         return _longest_path(limits, costs).shares[-1]
 
-    def choose(self, evaluator: Evaluator) -> Choice:
-        limits, costs = evaluator.limits, evaluator.costs
+    def choose(self, limits: Limits, costs: UnitCosts, scorer: Scorer) -> Choice:
+        """Remove the units with the lowest score per cost, down to the share of `macs`.
+
+        Raises:
+            UsageError: more is left when all is removed that may be.
+        """
 
         def cut_to(share: float, scores: Scores, mask: Mask) -> Mask:
             path = removal_path(scores, mask, limits.floors, costs, limits.multiples, limits.even)
             return path.mask(path.position_at(share))
 
         removed, steps = 1 - self.macs[0], self.steps
-        return evaluator.cut_in_steps(
-            [partial(cut_to, 1 - removed * step / steps) for step in range(1, steps + 1)]
-        )
+        shares = [1 - removed * step / steps for step in range(1, steps + 1)]
+        return cut_in_steps([partial(cut_to, share) for share in shares], limits, scorer)
 
 
 def _longest_path(limits: Limits, costs: UnitCosts) -> RemovalPath:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from compressor.budgets.base import Choice, Evaluator, SearchedUnits
-from compressor.budgets.units import PathCut, removal_path
+from compressor.budgets.base import Choice, Judge, Limits, Scorer, SearchedUnits
+from compressor.budgets.units import PathCut, UnitCosts, removal_path
 from compressor.errors import UsageError
+from compressor.model.sublayers import Scores
 from compressor.options.bounds import NonNegative
 from compressor.options.declare import option
-from compressor.results import ROUNDING, QualityCandidate, QualitySearch
+from compressor.results import ROUNDING, Comparison, QualityCandidate, QualitySearch
 
 ERROR = 0.05  # one-sided, of all looks at the held-out rows together
 
@@ -32,10 +33,16 @@ def error_of_look(number: int) -> float:
 
 def within(candidate: QualityCandidate, drop: float) -> bool:
     """Whether the measured drop is at most `drop`; false for NaN."""
-    return -candidate.comparison.difference <= drop + ROUNDING
+    return keeps(candidate.comparison, drop)
+
+
+def keeps(comparison: Comparison, drop: float) -> bool:
+    """Whether a measured drop, on the metric's own scale, is at most `drop`; false for NaN."""
+    return -comparison.difference <= drop + ROUNDING
 
 
 def accepted(candidate: QualityCandidate, drop: float, proof: Proof) -> bool:
+    """Whether the measured drop is within `drop`, and where `proof` asks for it the bound, too."""
     is_proven = -candidate.bound <= drop + ROUNDING
     return within(candidate, drop) and (proof == "measured" or is_proven)
 
@@ -60,6 +67,8 @@ def search(last: int, accepts: Callable[[int], bool]) -> int:
 
 @dataclass(frozen=True)
 class SearchResult:
+    """What a search found."""
+
     position: int  # of the model to deliver; 0 if only the dense one is within the limit
     proven: bool  # whether its bound on the held-out rows is within the limit
     candidates: list[QualityCandidate]  # judged on the rows of the search, in this order
@@ -117,68 +126,100 @@ class MaxDrop(SearchedUnits):
         "(the measured drop is).",
     )
 
-    searches_rows: ClassVar[bool] = True
+    @property
+    def allowed_drop(self) -> float:
+        """The drop of the option."""
+        return self.max_drop
 
     @property
     def text(self) -> str:
+        """As in `max-drop 0.3`."""
         return f"max-drop {self.max_drop:.15g}"
 
-    def choose(self, evaluator: Evaluator) -> Choice:
-        limits, scores = evaluator.limits, evaluator.scores()
+    def choose(
+        self,
+        limits: Limits,
+        costs: UnitCosts,
+        scorer: Scorer,
+        judge: Judge,
+        report: Callable[[str], None],
+    ) -> Choice:
+        """Search the path of cuts by error per cost for the last one within the drop.
+
+        Raises:
+            UsageError: no model that was tried is within it.
+        """
+        scores = scorer.scores(limits.start)
         self.require_possible(limits)  # without dropped layers
         path = removal_path(
-            scores, limits.start, limits.floors, evaluator.costs, limits.multiples, limits.even
+            scores, limits.start, limits.floors, costs, limits.multiples, limits.even
         )
-        rows, held_out, metric = evaluator.search_rows()
-        evaluator.require_sight(self.as_typed, self.max_drop)
-        evaluator.message(
+        rows, held_out = judge.rows, judge.held_out
+        report(
             f"  searching on {rows.rows:,} of the {rows.rows + held_out:,} test rows; the other "
             f"{held_out:,} are held out for the final figures"
         )
 
-        def judge(position: int, look: int) -> QualityCandidate:
+        def judge_cut(position: int, look: int) -> QualityCandidate:
             cut = PathCut(position, path.mask(position), path.shares[position])
-            on_rows = evaluator.judge_held_out if look else evaluator.judge
-            # A search is as strict as the first look, which the chosen cut has to pass.
-            judged = on_rows(cut, self.max_drop, error_of_look(max(look, 1)))
-            is_accepted = accepted(judged, self.max_drop, self.drop_proof)
-            refused = "not proven" if within(judged, self.max_drop) else "refused"
-            evaluator.message(
-                f"  {'on the held-out rows: ' if look else ''}{cut.mask}: "
-                f"{judged.comparison.metric} {judged.comparison.difference:+.2f}, bound "
-                f"{judged.bound:+.2f}: {'accepted' if is_accepted else refused}"
-            )
-            return judged.model_copy(update={"accepted": is_accepted})
+            return self._judged(judge, cut, scores, look, report)
 
-        proof = self._proof(evaluator, rows.rows, metric)
-        result = find(len(path) - 1, self.max_drop, proof, judge)
+        result = find(len(path) - 1, self.max_drop, self._proof(judge, report), judge_cut)
         if result.position == 0:
             seen = result.looks or result.candidates
             best = max(seen, key=lambda candidate: candidate.comparison.difference)
             raise UsageError(
                 f"{self.as_typed}: no smaller model loses as little; of those tried, the one with "
                 f"{path.mask(best.position)} loses least, {-best.comparison.difference:.2f} "
-                f"{metric}; allow that much, or add --recover reconstruct+distill",
+                f"{judge.metric}; allow that much, or add --recover reconstruct+distill",
                 id="max-drop-unreachable",
             )
         search = QualitySearch(
-            drop=self.max_drop, metric=metric, probes=result.candidates, proof=self.drop_proof,
-            rows=rows, held_out=held_out, looks=result.looks, delivered=result.position,
+            drop=self.max_drop,
+            metric=judge.metric,
+            probes=result.candidates,
+            proof=self.drop_proof,
+            rows=rows,
+            held_out=held_out,
+            looks=result.looks,
+            delivered=result.position,
             proven=result.proven,
-        )  # fmt: skip
-        evaluator.warn_if_unproven(search)
+        )
         count = "1 model" if len(result.candidates) == 1 else f"{len(result.candidates)} models"
         text = f"searched on {rows.rows:,} test rows, {count} built and run"
         return Choice(path.mask(result.position), scores, text, search)
 
-    def _proof(self, evaluator: Evaluator, rows: int, metric: str) -> Proof:
+    def _judged(
+        self,
+        judge: Judge,
+        cut: PathCut,
+        scores: Scores,
+        look: int,
+        report: Callable[[str], None],
+    ) -> QualityCandidate:
+        """A cut, accepted or not; `look` counts those on the held-out rows, 0 is the search."""
+        # A search is as strict as the first look, which the chosen cut has to pass.
+        error = error_of_look(max(look, 1))
+        judged = judge.candidate(cut, scores, error, held_out=look > 0)
+        is_accepted = accepted(judged, self.max_drop, self.drop_proof)
+        refused = "not proven" if within(judged, self.max_drop) else "refused"
+        report(
+            f"  {'on the held-out rows: ' if look else ''}{cut.mask}: "
+            f"{judged.comparison.metric} {judged.comparison.difference:+.2f}, bound "
+            f"{judged.bound:+.2f}: {'accepted' if is_accepted else refused}"
+        )
+        return judged.model_copy(update={"accepted": is_accepted})
+
+    def _proof(self, judge: Judge, report: Callable[[str], None]) -> Proof:
+        """What a smaller model must show: no bound where the rows can prove none."""
         if self.drop_proof == "measured":
             return "measured"
-        least = evaluator.least_provable_drop(error_of_look(1))
+        least = judge.least_provable_drop(error_of_look(1))
         if least <= self.max_drop + ROUNDING:
             return "bound"
-        evaluator.message(
-            f"  {rows:,} rows cannot prove a drop of less than {least:.2f} {metric}, not even for "
-            "a model without one changed answer; the search goes by the measured drop"
+        report(
+            f"  {judge.rows.rows:,} rows cannot prove a drop of less than {least:.2f} "
+            f"{judge.metric}, not even for a model without one changed answer; the search goes by "
+            "the measured drop"
         )
         return "measured"

@@ -11,13 +11,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from compressor.budgets.base import UNREACHABLE, Choice, Evaluator, SearchedUnits
+from compressor.budgets.base import (
+    UNREACHABLE,
+    Choice,
+    Layers,
+    Limits,
+    Scorer,
+    SearchedUnits,
+    Timer,
+)
 from compressor.budgets.units import lose_together
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, kind_of, units_of
 from compressor.options.bounds import BatchSize
 from compressor.options.declare import option
-from compressor.results import CostTable, LayerCost, LayersTry, SpeedSearch
+from compressor.results import CostTable, LayerCost, LayersTry, SpeedSearch, Timing
 
 SEARCH = "search"  # in place of numbers of layers
 
@@ -38,41 +46,69 @@ class Speedup(SearchedUnits):
 
     @property
     def text(self) -> str:
+        """As in `speedup 1.3 at batch 16`."""
         engine = "" if self.at_engine is None else f" in {self.at_engine}"
         return f"speedup {self.speedup:.15g} at batch {self.at_batch}{engine}"
 
     @property
     def timed_batch(self) -> int:
+        """The batch size of the option."""
         return self.at_batch
 
     @property
     def timed_engine(self) -> str | None:
+        """The engine of the option."""
         return self.at_engine
 
     def layers_to_drop(self, full: Mask) -> dict[str, int]:
+        """None where the search finds out how many go."""
         # The search begins with all layers and finds out how many go.
         return {} if self.drop_layers == SEARCH else super().layers_to_drop(full)
 
-    def choose(self, evaluator: Evaluator) -> Choice:
-        # Once for all numbers of layers: savings are shares of the whole dense model's time.
-        table = self._measure_costs(evaluator)
-        if self.drop_layers == SEARCH:
-            return search_layers(evaluator, lambda without: self._choose(without, table))
-        return self._choose(evaluator, table)
+    def choose(
+        self,
+        limits: Limits,
+        scorer: Scorer,
+        timer: Timer,
+        layers: Layers,
+        report: Callable[[str], None],
+    ) -> Choice:
+        """Time what units cost, choose the cheapest that is fast enough, and time that.
 
-    def _choose(self, evaluator: Evaluator, table: CostTable) -> Choice:
+        Raises:
+            UsageError: the speed cannot be reached.
+        """
+        # Once for all numbers of layers: savings are shares of the whole dense model's time.
+        table = self._measure_costs(limits, timer)
+
+        def choose_units(limits: Limits) -> Choice:
+            return self._choose_units(limits, table, scorer, timer, report)
+
+        if self.drop_layers == SEARCH:
+            return search_layers(limits, layers, choose_units, report)
+        return choose_units(limits)
+
+    def _choose_units(
+        self,
+        limits: Limits,
+        table: CostTable,
+        scorer: Scorer,
+        timer: Timer,
+        report: Callable[[str], None],
+    ) -> Choice:
         from compressor.budgets.cost_table import reach  # imports NumPy
 
-        scores = evaluator.scores()
-        mask, tries = reach(
-            self.speedup,
-            scores,
-            evaluator.limits,
-            table,
-            lambda mask, number: evaluator.time_mask(mask, number, self.at_batch),
-        )
+        scores = scorer.scores(limits.start)
+
+        def measure(mask: Mask, number: int) -> Timing:
+            name = f"choice-{number}"
+            what = f"a choice of {mask} (try {number})"
+            timed = timer.time({name: mask}, self.at_batch, what)
+            return next(row for row in timed.rows if row.variant == name)
+
+        mask, tries = reach(self.speedup, scores, limits, table, measure)
         if not tries[-1].met:  # the last one, since `reach` ends with the first that does
-            evaluator.message(
+            report(
                 f"no choice reached {self.speedup:g} at batch {self.at_batch} in {len(tries)} "
                 "tries; the fastest one is taken"
             )
@@ -81,10 +117,10 @@ class Speedup(SearchedUnits):
         search = SpeedSearch(wanted=self.speedup, costs=table, tries=tries)
         return Choice(mask, scores, text, search)
 
-    def _measure_costs(self, evaluator: Evaluator) -> CostTable:
-        from compressor.budgets.cost_table import counts_to_measure, layer_costs
+    def _measure_costs(self, limits: Limits, timer: Timer) -> CostTable:
+        """What sublayers of each kind save at some numbers of units, timed on this machine."""
+        from compressor.budgets.cost_table import counts_to_measure, layer_costs, trial_mask
 
-        limits = evaluator.limits
         rows: list[LayerCost] = []
         seconds: list[float] = []
         lengths = ""
@@ -99,10 +135,13 @@ class Speedup(SearchedUnits):
             counts = counts_to_measure(totals[0], floor, limits.multiples[units_of(kinds[0])])
             if not counts:
                 continue  # the floor keeps all units, so there is nothing to save
-            measured = evaluator.time_units(kinds, counts, self.at_batch)
+            names = {count: f"{'+'.join(kinds)}={count}" for count in counts}
+            masks = {name: trial_mask(limits.full, kinds, n) for n, name in names.items()}
+            what = f"sublayers of {'+'.join(kinds)} with {', '.join(map(str, counts))} units"
+            measured = timer.time(masks, self.at_batch, what)
             timings = {row.variant: row for row in measured.rows}
-            by_count = {count: timings[f"{'+'.join(kinds)}={count}"] for count in counts}
             for kind in kinds:
+                by_count = {count: timings[name] for count, name in names.items()}
                 rows += layer_costs(kind, len(totals), by_count)
             seconds.append(self.at_batch / timings["dense"].sentences_per_second)
             lengths = f"{measured.lengths}; {measured.precision}, {measured.rows[0].provider}"
@@ -110,43 +149,59 @@ class Speedup(SearchedUnits):
         return CostTable(batch_size=self.at_batch, dense_seconds=mean, lengths=lengths, rows=rows)
 
 
-def search_layers(evaluator: Evaluator, choose: Callable[[Evaluator], Choice]) -> Choice:
-    """The best choice of units after different numbers of layers were dropped."""
+def search_layers(
+    limits: Limits,
+    layers: Layers,
+    choose_units: Callable[[Limits], Choice],
+    report: Callable[[str], None],
+) -> Choice:
+    """The best choice of units after different numbers of layers were dropped.
+
+    Args:
+        limits: before more layers are dropped.
+        layers: tells the next layer to drop, and what a choice has lost.
+        choose_units: within the limits of a model without the layers.
+        report: tells the user a line of text.
+
+    Raises:
+        UsageError: no number of layers is fast enough.
+    """
     choices: dict[tuple[str, ...], Choice] = {}  # by the layers that were dropped
     errors: list[UsageError] = []
 
     def attempt(dropped: Sequence[str], stack: str | None) -> LayersTry:
-        layers = [*dropped, evaluator.layer_to_drop(stack, dropped)] if stack else [*dropped]
+        gone = [*dropped, layers.next_to_drop(stack, dropped)] if stack else [*dropped]
         try:
-            choice, lost = evaluator.try_layers(layers, choose)
+            choice = choose_units(limits.without_layers(gone))
         except UsageError as error:
             if error.id != UNREACHABLE:
                 raise
             errors.append(error)  # the speed may be reached without one more layer
-            return LayersTry(layers=layers)
-        choices[tuple(layers)] = choice
+            return LayersTry(layers=gone)
+        lost = layers.divergence(choice.mask)
+        choices[tuple(gone)] = choice
         assert isinstance(choice.search, SpeedSearch)
         # The one that `reach` returned: it met the speed, or was the fastest.
         delivered = max(choice.search.tries, key=lambda x: (x.met, x.speedup))
         divergence = lost if delivered.met else None
-        without = f"without {' and '.join(layers)}" if layers else "with all layers"
-        evaluator.message(
+        without = f"without {' and '.join(gone)}" if gone else "with all layers"
+        report(
             f"  {without}: divergence {divergence:.4f} at {delivered.speedup:.3g} times the speed"
             if divergence is not None
             else f"  {without}: {delivered.speedup:.3g} times as fast, less than wanted"
         )
         return LayersTry(
-            layers=layers, kept=str(choice.mask), speedup=delivered.speedup, divergence=divergence
+            layers=gone, kept=str(choice.mask), speedup=delivered.speedup, divergence=divergence
         )
 
-    stacks = Counter(layer.partition(".")[0] for layer in evaluator.limits.full.layers())
+    stacks = Counter(layer.partition(".")[0] for layer in limits.full.layers())
     tries = climb(stacks, attempt)
-    layers = min(tries, key=_rank).layers  # the first of equals: no later try keeps more layers
+    best = min(tries, key=_rank).layers  # the first of equals: no later try keeps more layers
     if not choices:
         raise errors[-1]
-    choice = choices[tuple(layers)]
+    choice = choices[tuple(best)]
     assert isinstance(choice.search, SpeedSearch)
-    dropped = f"{' and '.join(layers)} dropped" if layers else "no layer dropped"
+    dropped = f"{' and '.join(best)} dropped" if best else "no layer dropped"
     return replace(
         choice,
         text=f"{choice.text}; {dropped}, the best of {len(tries)} numbers of layers",

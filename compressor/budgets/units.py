@@ -148,6 +148,7 @@ def removal_groups(
 
 
 def lose_together(names: Sequence[str], even: bool) -> list[list[str]]:
+    """Sublayers in groups that lose units together: with `even`, the attentions of a stack."""
     groups: dict[str, list[str]] = {}
     for name in names:
         tied = even and units_of(name) == HEADS
@@ -209,6 +210,7 @@ class UnitCosts:
     token: float = 0.0  # of one of them
 
     def of(self, group: Group) -> float:
+        """Multiply-adds of the units of a group."""
         return sum(self.units[kind_of(name)] for name, _ in group.units)
 
     def share(self, mask: Mask, tokens: int | None = None) -> float:
@@ -223,6 +225,8 @@ class UnitCosts:
 
 
 class PathCut(NamedTuple):
+    """A mask on a path of cuts, and the share of the multiply-adds that it leaves."""
+
     position: int
     mask: Mask
     macs: float
@@ -241,6 +245,7 @@ class RemovalPath:
 
     @cached_property
     def shares(self) -> list[float]:
+        """The share of the multiply-adds that each mask leaves."""
         shares = [self.costs.share(self.start)]
         # From each mask to the next, without a sum over all sublayers for every one.
         for group in self.groups:
@@ -248,6 +253,7 @@ class RemovalPath:
         return shares
 
     def mask(self, position: int) -> Mask:
+        """The mask at a position, the start being 0."""
         return self.start.without(x for group in self.groups[:position] for x in group.units)
 
     def position_at(self, share: float) -> int:

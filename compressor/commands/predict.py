@@ -89,9 +89,13 @@ def _answering(
             return text
 
         serve(
-            lines, lambda _, chunk: model.answer_lines(rows, chunk_rows=chunk, **limits, **options),
-            form, output, request.chunk_lines, progress,
-        )  # fmt: skip
+            lines,
+            lambda _, chunk: model.answer_lines(rows, chunk_rows=chunk, **limits, **options),
+            form,
+            output,
+            request.chunk_lines,
+            progress,
+        )
         return 0
 
     return o.Command(answer, takes, json=False, help=help, example=example)
@@ -118,9 +122,9 @@ classify = _answering(
 
 def _open(request: Served, directory: Path, tasks: Sequence[str]) -> Runtime[Any]:
     from compressor.options.declare import as_flag
-    from compressor.options.table import opened
-    from compressor.runtime.artifact import read_artifact
+    from compressor.options.table import import_object
     from compressor.runtime.engines import choose_engine
+    from compressor.runtime.opening import read_artifact
     from compressor.tasks import TASKS
 
     artifact, named = read_artifact(directory), request.precision
@@ -129,7 +133,7 @@ def _open(request: Served, directory: Path, tasks: Sequence[str]) -> Runtime[Any
             f"{directory} holds a model for {artifact.task}; use `compress predict`",
             id="artifact-of-another-task",
         )
-    runtime: type[Runtime[Any]] = opened(TASKS[artifact.task].runtime)
+    runtime: type[Runtime[Any]] = import_object(TASKS[artifact.task].runtime)
     for name in TASK_OPTIONS:
         value = getattr(request, name, None)
         if value not in (None, False) and name not in runtime.line_options:

@@ -45,7 +45,8 @@ def gate(
     from compressor.storage.outputs import update_manifest
 
     request = make_gate(config, **typed)
-    wanted, junit, ci = gate_rules(request.gate), request.junit, request.ci
+    wanted = gate_rules(request.gate)
+    junit, ci = request.junit, request.ci
     if not wanted and request.baseline is None:
         raise UsageError(
             f"give at least one rule: --{rules.MaxDropRule.option} bleu=0.5, --min-speedup 1.1@16, "

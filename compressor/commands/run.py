@@ -61,7 +61,9 @@ def demo(output: o.Output = Path("demo-out")) -> int:
     from compressor.report.terminal import measured_tables, summary, verdict
 
     gc.freeze()  # or each step ends with a search for garbage in all that was imported
-    tables, verdicts, results = [], [], {}
+    tables: list[str] = []
+    verdicts: list[str] = []
+    results = {}
     for number, (name, recipe) in enumerate(demo_recipes().items(), start=1):
         directory = output / name
         console.message(f"\n{number} of 2: the {name}")

@@ -19,7 +19,7 @@ from compressor.evaluation.metric import (
     score_rows,
     with_tokenizers,
 )
-from compressor.evaluation.significance import DEFAULT_SEED, compare_rows, require_sight
+from compressor.evaluation.significance import DEFAULT_SEED, compare_rows, require_above_chance
 
 __all__ = [
     "DEFAULT_SEED",
@@ -30,8 +30,8 @@ __all__ = [
     "main_metric",
     "metrics_for",
     "metrics_of",
+    "require_above_chance",
     "require_references",
-    "require_sight",
     "rows_to_settle",
     "scaled_rows",
     "score_rows",

@@ -7,6 +7,7 @@ from pathlib import Path
 from compressor import parallel
 from compressor.progress import Progress
 from compressor.runtime.text import one_warning_of_cut
+from compressor.storage.names import ONNXRUNTIME
 from compressor.tasks import TASKS, Rows
 
 _CHUNK_ROWS = 512  # rows between two reports of progress
@@ -19,7 +20,7 @@ def answers(
     num_beams: int | None,
     progress: Progress,
     precision: str | None = None,
-    engine: str = "onnxruntime",
+    engine: str = ONNXRUNTIME,
 ) -> list[str]:
     """Answer rows with an exported model.
 

@@ -184,7 +184,7 @@ def find_floor(metric: Metric, answers: Texts, references: Texts) -> tuple[float
     return _find(type(metric), metric.tokenizer, tuple(answers), tuple(references))
 
 
-def require_sight(rows: Rows, answers: Texts, asked: str) -> None:
+def require_above_chance(rows: Rows, answers: Texts, asked: str) -> None:
     """Raise InputError if a dense model's main metric is at its floor; `asked` needs it."""
     metric = metrics_for(rows)[0]
     floor, is_reached = find_floor(metric, rows.judged(answers), rows.references)

@@ -25,9 +25,9 @@ from compressor.model.languages import languages
 from compressor.model.modeling_pruned import BIAS_TABLE, OutputBias
 from compressor.model.tokenizer import save_tokenizer, target_ids
 from compressor.results import Check
-from compressor.runtime.artifact import Generation
 from compressor.runtime.engines import TokenGenerator
 from compressor.runtime.engines.ctranslate2 import OpenedTranslator
+from compressor.runtime.generation import Generation
 
 STORED = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # precision -> CTranslate2's name
 NEVER = -1e9  # bias of tokens that are never generated
@@ -39,7 +39,13 @@ _STACKS = {"encoder": ("encoder_self",), "decoder": ("decoder_self", "cross")}
 def write_translator(network: Network, directory: Path, precision: str) -> None:
     """Write the model, its vocabulary, and the files of its tokenizer.
 
-    `precision` is what weights are stored and, by default, computed in.
+    Args:
+        network: a translator.
+        directory: made if it is missing.
+        precision: that weights are stored in; `ctranslate2.Translator` computes in it by default.
+
+    Raises:
+        InputError: CTranslate2 does not have the model's activation.
     """
     model: Any = network.model
     spec = _specification(network)
@@ -90,7 +96,11 @@ def _name_tokens(spec: Any, model: Any, tokenizer: Any) -> None:
 
 
 def _specification(network: Network) -> Any:
-    """The model without its vocabulary and without a bias of the logits."""
+    """The model without its vocabulary and without a bias of the logits.
+
+    Raises:
+        InputError: CTranslate2 does not have its activation.
+    """
     from ctranslate2.converters import transformers as converters
     from ctranslate2.specs import attention_spec, transformer_spec
 
@@ -136,7 +146,11 @@ def _specification(network: Network) -> Any:
 
 
 class _Form:
-    """Adapts one family of architectures to CTranslate2's loader."""
+    """Adapts one family of architectures to CTranslate2's loader.
+
+    Args:
+        network: a translator.
+    """
 
     loader_name: ClassVar[str]  # of CTranslate2's class
     activation: ClassVar[str]  # its name in the configuration
@@ -148,12 +162,21 @@ class _Form:
     def __init__(self, network: Network) -> None:
         from ctranslate2.converters import transformers as converters
 
-        self.model, self.mask, self.entry = network.model, network.mask, network.checkpoint.entry
+        self.model = network.model
+        self.mask = network.mask
+        self.entry = network.checkpoint.entry
         self.sublayers = {x.name: x for x in network.checkpoint.layers}
         self.loader: Any = getattr(converters, self.loader_name)()
 
     def padded_heads(self, name: str) -> SimpleNamespace:
-        """The projections of an attention, with heads of zeros behind its own."""
+        """The projections of an attention, with heads of zeros behind its own.
+
+        Args:
+            name: of the sublayer.
+
+        Returns:
+            The attributes `projections`, each with a `weight` and a `bias`.
+        """
         sublayer = self.sublayers[name]
         output: Any = self.model.get_submodule(sublayer.output)
         is_empty = isinstance(output, OutputBias)
@@ -188,14 +211,14 @@ class _Form:
 
 
 class _Bart(_Form):
-    """BART, Marian, mBART, Pegasus, M2M100."""
+    """The family of BART: also Marian, mBART, Pegasus, M2M100."""
 
     loader_name = "BartLoader"  # Marian's has decoders start from a zero embedding
     activation, layers = "activation_function", "layers"
     projections = ("q_proj", "k_proj", "v_proj", "out_proj")
 
     def options(self, encoder: Any) -> dict[str, Any]:
-        """Of the whole specification."""
+        """Options of the whole specification."""
         return {
             "pre_norm": hasattr(encoder, "layer_norm"),
             "layernorm_embedding": hasattr(encoder, "layernorm_embedding"),
@@ -215,8 +238,10 @@ class _Bart(_Form):
             adapted = SimpleNamespace(
                 self_attn=self.padded_heads(f"{stack}_self.{i}"),
                 self_attn_layer_norm=layer.self_attn_layer_norm,
-                fc1=up, fc2=down, final_layer_norm=layer.final_layer_norm,
-            )  # fmt: skip
+                fc1=up,
+                fc2=down,
+                final_layer_norm=layer.final_layer_norm,
+            )
             if stack == "decoder":
                 adapted.encoder_attn = self.padded_heads(f"cross.{i}")
                 adapted.encoder_attn_layer_norm = layer.encoder_attn_layer_norm
@@ -225,7 +250,7 @@ class _Bart(_Form):
 
 
 class _T5(_Form):
-    """T5, mT5, UMT5."""
+    """The family of T5: also mT5, UMT5."""
 
     loader_name = "UMT5Loader"  # which reads a bias of each layer's own
     activation, layers = "dense_act_fn", "block"
@@ -233,10 +258,12 @@ class _T5(_Form):
     attention: ClassVar[Mapping[str, bool]] = {BIAS_TABLE: True, "rms_norm": True}
 
     def options(self, encoder: Any) -> dict[str, Any]:
+        """Options of the whole specification."""
         gated = bool(self.model.config.is_gated_act)  # type: ignore[union-attr]
         return {"pre_norm": True, "ffn_glu": gated, **self.attention}
 
     def load(self, target: Any, part: Any, stack: str) -> None:
+        """Write the "encoder" or "decoder" into its specification."""
         blocks = []
         for i, block in enumerate(part.block):
             name, layers = f"{stack}_self.{i}", block.layer
@@ -278,7 +305,16 @@ def _linear(weight: Tensor, bias: Tensor | None) -> SimpleNamespace:
 
 
 def verify_translator(network: Network, directory: Path, batches: Batches) -> list[Check]:
-    """`verify_search` in float32."""
+    """Compare greedy translations with PyTorch's, token for token, in float32.
+
+    Args:
+        network: the translator.
+        directory: a model that is stored in float32.
+        batches: ragged batches to translate.
+
+    Raises:
+        VerificationError: a token differs, and PyTorch's own best two logits are no tie.
+    """
     translator = OpenedTranslator(directory, threads=1)
     return verify_search(network, translator, batches, "CTranslate2")
 
@@ -287,9 +323,16 @@ def verify_translator(network: Network, directory: Path, batches: Batches) -> li
 def verify_search(
     network: Network, translator: TokenGenerator, batches: Batches, name: str
 ) -> list[Check]:
-    """Compare the greedy translations of an engine of that name with PyTorch's.
+    """Compare the greedy translations of an engine with PyTorch's.
 
-    VerificationError if a token differs where PyTorch's own best two logits are no tie.
+    Args:
+        network: the translator.
+        translator: opened by the engine.
+        batches: ragged batches to translate.
+        name: of the engine, for messages.
+
+    Raises:
+        VerificationError: a token differs, and PyTorch's own best two logits are no tie.
     """
     model: Any = network.model
     positions = network.checkpoint.entry.most_positions(model.config)

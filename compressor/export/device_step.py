@@ -15,15 +15,23 @@ from compressor.export.fp16 import LOGITS
 from compressor.export.fused import fuse_norms
 from compressor.export.graph_edit import CONTRIBUTED, GraphEdit
 from compressor.export.translator_graphs import gather_graph, write_small_graph
-from compressor.runtime import device_decoder as buffers
-from compressor.runtime.decoder import BEST, CAPACITY
+from compressor.runtime import graph_names as buffers
+from compressor.runtime.graph_names import BEST, CAPACITY
 
-_FLOAT, _INT32, _INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+_FLOAT = TensorProto.FLOAT
+_INT32 = TensorProto.INT32
+_INT64 = TensorProto.INT64
 _FILLED, _TOTAL = "caches.filled", "caches.total"  # positions before this step, and after it
 
 
 def share_caches(model: ModelProto) -> None:
-    """Rewrite a decoder step in place, if it is one that `_fuse_self_attention` has a node for."""
+    """Rewrite a decoder step so that it appends to its caches in place.
+
+    Other graphs stay as they are, and so do steps that `_fuse_self_attention` has no node for.
+
+    Args:
+        model: of `translator_graphs`, its products may be integer ones; it is changed.
+    """
     if not _fuse_self_attention(model, _FILLED, _TOTAL):
         return
     # The filled positions of each row [batch], and after the step [1]: onnxruntime's `seqlens_k` is
@@ -43,12 +51,14 @@ def share_caches(model: ModelProto) -> None:
 def _fuse_self_attention(model: ModelProto, filled: str, total: str) -> bool:
     """Replace the self-attention of every layer by one node.
 
-    False without heads, or with what onnxruntime's node does not support: heads whose size is no
-    multiple of 8, or that add a bias to their scores.
-
     Args:
+        model: it is changed.
         filled: value with the number of positions filled before the step, int32 [batch].
         total: value with a length of at least all rows' positions, int32 [1].
+
+    Returns:
+        False, without a change, if there are no heads, or what onnxruntime's node does not support:
+        heads whose size is no multiple of 8, or that add a bias to their scores.
     """
     graph, nodes = model.graph, model.graph.node
     outputs = {value.name for value in graph.output}
@@ -113,11 +123,18 @@ def _reader(nodes: Sequence[NodeProto], value: str) -> NodeProto:
 
 
 def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
-    """The form of a float32 decoder step that keeps its whole state on the device.
+    """Rewrite a float32 decoder step so that its whole state stays on the device.
 
     Caches, token and position are the same buffers in every step, so a GPU can replay it as a CUDA
-    graph: no node is on the CPU, or computes sizes. Cross-attention is one node too, with a mask
-    in the form of `device_decoder.mask_of`. None for what `_fuse_self_attention` has no node for.
+    graph: no node is on the CPU, or computes sizes. Cross-attention is one node too, with a mask in
+    the form of `device_decoder.mask_of`.
+
+    Args:
+        model: the step, which stays as it is.
+        directory: of its external data.
+
+    Returns:
+        The rewritten step; None for what `_fuse_self_attention` has no node for.
     """
     made = ModelProto()
     made.CopyFrom(model)
@@ -167,7 +184,10 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
 
 
 def _fuse_cross_attention(graph: GraphProto, layer: str, heads: int) -> None:
-    nodes, key, value = graph.node, f"cross_key.{layer}", f"cross_value.{layer}"
+    """Replace the cross-attention of a layer by one node."""
+    nodes = graph.node
+    key = f"cross_key.{layer}"
+    value = f"cross_value.{layer}"
     makes = {name: node for node in nodes for name in node.output}
     transpose = _reader(nodes, key)
     scores = _reader(nodes, transpose.output[0])
@@ -220,9 +240,17 @@ def _advance(graph: GraphProto) -> None:
 
 
 def write_helpers(step: Path, suffix: str) -> Mapping[str, str]:
-    """Write what a search needs beside such a step: longer caches, whose position i is `slots[i]`.
+    """Write the small graphs that a search needs beside such a step.
 
-    And the largest logits of each row and their normalizer. Returns role -> file name.
+    They are `LENGTHEN`, caches whose position i is that of `slots[i]`, and `TOP`, the largest
+    logits of each row and their normalizer.
+
+    Args:
+        step: the graph's file.
+        suffix: of the names of the new files.
+
+    Returns:
+        Role -> file name.
     """
     graph = onnx.load(step, load_external_data=False).graph
     types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)}

@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from compressor.export import graphs
-from compressor.export.attention import additive_mask, encoder_form, graph_attention
+from compressor.export.attention import encoder_form, graph_attention
+from compressor.export.attention_base import additive_mask
 from compressor.export.for_cuda import CudaForm, write_packed
 from compressor.export.fused import fuse
 from compressor.export.graphs import BATCH, SOURCE
@@ -34,7 +36,7 @@ from compressor.model.pruning_record import without_code
 from compressor.model.sentence_head import head_of, write_layout
 from compressor.model.sentence_settings import activation_of
 from compressor.results import Check
-from compressor.runtime.scores import Embedder, unit
+from compressor.runtime.embedder import Embedder, unit
 from compressor.runtime.session import open_session
 from compressor.storage.files import write_json
 from compressor.tasks.encoder import EncoderTask
@@ -43,7 +45,12 @@ MODEL = "model.onnx"
 
 
 class EncoderGraph(nn.Module):
-    """An encoder with its head, which returns some of the model's outputs."""
+    """An encoder with its head, which returns some of the model's outputs.
+
+    Args:
+        model: of transformers, with its attention replaced.
+        outputs: names of the model's outputs to return.
+    """
 
     def __init__(self, model: nn.Module, outputs: Sequence[str]) -> None:
         super().__init__()
@@ -53,6 +60,13 @@ class EncoderGraph(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> list[Tensor]:
+        """Run the model.
+
+        Args:
+            input_ids: [batch, tokens].
+            attention_mask: [batch, tokens] of 1 and 0.
+            token_type_ids: [batch, tokens], of models that have types.
+        """
         extra = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         mask = additive_mask(attention_mask) if self.additive else attention_mask
         outputs = self.model(input_ids=input_ids, attention_mask=mask, **extra)
@@ -60,7 +74,7 @@ class EncoderGraph(nn.Module):
 
 
 class EncoderGraphs(TaskGraphs):
-    """One graph, `model`."""
+    """The one graph, `model`, of an encoder with its head."""
 
     task: EncoderTask
     layout = "optimum"
@@ -72,6 +86,7 @@ class EncoderGraphs(TaskGraphs):
         """Whether `optimum_outputs` have values for every token, [rows, tokens, …]."""
         return self.task.head_on_tokens
 
+    @override
     def write(
         self, network: Network, directory: Path, skip: Collection[str] = ()
     ) -> dict[str, str]:
@@ -88,12 +103,14 @@ class EncoderGraphs(TaskGraphs):
         with graph_attention(network.model, network.checkpoint.layers, network.mask):
             graphs.export_graph(graph, example, list(names), list(outputs), shapes, path)
 
+    @override
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         labels = self.task.label_names(network.model.config)
         facts: dict[str, Any] = {} if labels is None else {"labels": labels}
         return facts | {"reads_one_token": computes_one_token(network.model)}
 
     @torch.no_grad()
+    @override
     def expect(self, model: nn.Module, directory: Path, batches: Batches) -> list[Expected]:
         return [
             Expected(
@@ -103,10 +120,12 @@ class EncoderGraphs(TaskGraphs):
             for batch in batches
         ]
 
+    @override
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
         compared = self.compare(expected, runtime)
         return [logit_check(compared.differences, runtime.ran_by)]
 
+    @override
     def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
         differences: list[float] = []
         same: list[bool] = []
@@ -119,9 +138,16 @@ class EncoderGraphs(TaskGraphs):
         return Compared(differences, same, self.task.answers)
 
     def read(self, runtime: Any, logits: Array, attention_mask: Array) -> Array:
-        """The part of a padded batch's logits from which an artifact reads predictions."""
+        """The part of a padded batch's logits from which an artifact reads predictions.
+
+        Args:
+            runtime: the opened artifact.
+            logits: [rows, outputs] or [rows, tokens, outputs].
+            attention_mask: [rows, tokens] of 1 and 0.
+        """
         return self.task.read_logits(logits, attention_mask)
 
+    @override
     def observe(
         self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]]
     ) -> list[Observed]:
@@ -131,6 +157,7 @@ class EncoderGraphs(TaskGraphs):
         return [model]
 
     @torch.no_grad()
+    @override
     def export_layout(
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
@@ -161,7 +188,7 @@ class EncoderGraphs(TaskGraphs):
 
 
 def _difference(actual: Array, expected: Array, real: Array | None) -> float:
-    """`relative_difference` of two batches' values; of values for tokens with `attention_mask`."""
+    """`relative_difference` of two batches' values; `real` is the mask of values for tokens."""
     if real is None:
         return relative_difference(actual, expected)
     return relative_difference(at_real_tokens(actual, real), at_real_tokens(expected, real))
@@ -180,6 +207,7 @@ def use_earlier_names(path: Path) -> None:
 class RegressionGraphs(EncoderGraphs):
     """One number per row."""
 
+    @override
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         return super().describe(network, directory) | {
             "activation": activation_of(network.model.config)
@@ -189,6 +217,7 @@ class RegressionGraphs(EncoderGraphs):
 class RerankingGraphs(EncoderGraphs):
     """One logit per row, or those of two classes."""
 
+    @override
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         config: Any = network.model.config
         return super().describe(network, directory) | {
@@ -200,6 +229,7 @@ class RerankingGraphs(EncoderGraphs):
 class TaggingGraphs(EncoderGraphs):
     """Logits [rows, tokens, labels]."""
 
+    @override
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         unknown = network.checkpoint.tokenizer.unk_token_id  # which begins a word, see `tag`
         return {**super().describe(network, directory), "unk_token_id": unknown}
@@ -217,6 +247,7 @@ class EmbeddingGraphs(EncoderGraphs):
     # sentence-transformers loads this layout as its ONNX backend, and applies these itself.
     optimum_outputs = ("last_hidden_state",)
 
+    @override
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         head = head_of(network.model)
         return super().describe(network, directory) | {
@@ -227,12 +258,15 @@ class EmbeddingGraphs(EncoderGraphs):
         }
 
     @property
+    @override
     def optimum_on_tokens(self) -> bool:
         return True
 
+    @override
     def read(self, runtime: Embedder, logits: Array, attention_mask: Array) -> Array:
         return unit(logits) if runtime.artifact.similarity == "cosine" else logits
 
+    @override
     def export_layout(
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
-from compressor.export.attention import MASKED, EncoderSelfAttention, additive_mask, attend
+from compressor.export.attention import EncoderSelfAttention
+from compressor.export.attention_base import MASKED, additive_mask, attend
 from compressor.model.architectures import architecture_of
 from compressor.model.modeling_tokens import Attended, at_place, rotated
 from compressor.model.sublayers import Sublayer
@@ -27,6 +29,7 @@ def _base_of(model: nn.Module) -> tuple[Any, int]:
 
 @contextmanager
 def _replaced(owner: Any, **attributes: object) -> Iterator[None]:
+    """Set attributes of an object within the context."""
     before = {name: vars(owner)[name] for name in attributes if name in vars(owner)}
     vars(owner).update(attributes)
     try:
@@ -38,23 +41,33 @@ def _replaced(owner: Any, **attributes: object) -> Iterator[None]:
 
 
 def _at_distance(rows: Tensor, distances: Tensor) -> Tensor:
-    """Rows of a table, numbered for each distance of two tokens from -most to most, any shape.
+    """Rows of a table, computed once for each distance of two tokens.
 
-    Computed once: the logarithm for buckets may differ in its last bit in onnxruntime.
+    The logarithm for buckets may differ in its last bit in onnxruntime.
+
+    Args:
+        rows: numbers of rows for the distances from -most to most, [2 x most + 1].
+        distances: any shape.
     """
     most = len(rows) // 2
     return rows[distances.clamp(-most, most) + most]
 
 
 def _mpnet_bias(table: nn.Embedding, rows: Tensor, hidden_states: Tensor) -> Tensor:
-    """[batch, tokens, width] -> [1, heads of the dense model, queries, keys]"""
+    """The bias of all heads of the dense model, [1, heads, queries, keys].
+
+    Args:
+        table: [buckets, heads].
+        rows: of the table, for each distance.
+        hidden_states: [batch, tokens, width].
+    """
     positions = torch.arange(hidden_states.shape[1])
     bias: Tensor = table(_at_distance(rows, positions[None] - positions[:, None]))
     return bias.permute(2, 0, 1)[None]
 
 
 class MPNetAttention(EncoderSelfAttention):
-    """Adds a bias by distance and head that all layers share."""
+    """Attention that adds a bias by distance and head, which all layers share."""
 
     def __init__(self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: Any) -> None:
         super().__init__(model, layer, kept, output)
@@ -62,6 +75,7 @@ class MPNetAttention(EncoderSelfAttention):
 
     @classmethod
     @contextmanager
+    @override
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
         base, tokens = _base_of(model)
         encoder = base.encoder
@@ -70,6 +84,7 @@ class MPNetAttention(EncoderSelfAttention):
         with _replaced(encoder, compute_position_bias=bias):
             yield ()
 
+    @override
     def forward(  # type: ignore[override]
         self,
         hidden_states: Tensor,
@@ -92,16 +107,20 @@ def _rotation(
     position_ids: Tensor,
     layer_type: str,
 ) -> tuple[Tensor, ...]:
-    """Cosines and sines, [1, tokens, head_dim] each."""
+    """Cosines and sines, [1, tokens, head_dim] each, of a type of layer."""
     rows = (x[: hidden_states.shape[1]][None] for x in halves[layer_type])
     return tuple(torch.cat((half, half), dim=-1) for half in rows)
 
 
 class ModernBertAttention(EncoderSelfAttention):
-    """Rotates queries and keys by their positions; attends to all keys, or to those in a window."""
+    """Attention of queries and keys that are rotated by their positions.
+
+    Layers attend to all keys, or to those in a window.
+    """
 
     additive = False
 
+    @override
     def stacked(self, model: nn.Module, layer: Sublayer) -> nn.Linear:
         (path,) = layer.inputs.values()  # of all three, one after the other
         old: Any = model.get_submodule(path)
@@ -114,6 +133,7 @@ class ModernBertAttention(EncoderSelfAttention):
 
     @classmethod
     @contextmanager
+    @override
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
         base, tokens = _base_of(model)
         rotary = base.rotary_emb
@@ -144,6 +164,7 @@ class ModernBertAttention(EncoderSelfAttention):
         with _replaced(modeling, **masks), _replaced(rotary, forward=partial(_rotation, halves)):
             yield [half for pair in halves.values() for half in pair]
 
+    @override
     def forward(  # type: ignore[override]
         self,
         hidden_states: Tensor,
@@ -174,7 +195,10 @@ def _distance_rows(
 
 
 class DebertaAttention(EncoderSelfAttention):
-    """Adds products of queries with the positions of keys, and of keys with those of queries."""
+    """Attention that adds products of queries with positions, and of positions with keys.
+
+    Positions are those of keys and of queries: He et al. 2021, "DeBERTa", equation 4.
+    """
 
     additive = False
 
@@ -199,6 +223,7 @@ class DebertaAttention(EncoderSelfAttention):
         scale = self.scale(model, layer)
         self.position_query = projected("query", scale) if "p2c" in kinds else None
 
+    @override
     def scale(self, model: nn.Module, layer: Sublayer) -> float:
         config: Any = model.config
         kinds = config.pos_att_type or ()
@@ -207,6 +232,7 @@ class DebertaAttention(EncoderSelfAttention):
 
     @classmethod
     @contextmanager
+    @override
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
         from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
@@ -224,6 +250,7 @@ class DebertaAttention(EncoderSelfAttention):
         with _replaced(encoder, **replacements):
             yield ()
 
+    @override
     def forward(  # type: ignore[override]
         self,
         hidden_states: Tensor,
@@ -252,12 +279,12 @@ class DebertaAttention(EncoderSelfAttention):
         """Products with positions of the first token's query.
 
         Args:
-            query: [batch, heads, 1, head_dim]
-            key: [batch, heads, tokens, head_dim]
-            relative_pos: [2, 2 x tokens], as `_distance_rows` makes it
+            query: [batch, heads, 1, head_dim].
+            key: [batch, heads, tokens, head_dim].
+            relative_pos: [2, 2 x tokens], made by `_distance_rows`.
 
         Returns:
-            [batch, heads, 1, tokens]
+            [batch, heads, 1, tokens]; 0 without such products.
         """
         tokens = key.shape[2]
         scores: Tensor | int = 0
@@ -276,9 +303,15 @@ class DebertaAttention(EncoderSelfAttention):
 def _position_scores(queries: Tensor, positions: Tensor) -> Tensor:
     """Each query's products with the positions at the distances of its keys.
 
-    From [batch, heads, tokens, head_dim] and [2 x tokens, heads, head_dim], whose number
-    j - i + tokens - 1 is for query i and key j, to [batch, heads, tokens, tokens]: the relative
-    shift of Dai et al. 2019, "Transformer-XL", appendix B.
+    The relative shift of Dai et al. 2019, "Transformer-XL", appendix B.
+
+    Args:
+        queries: [batch, heads, tokens, head_dim].
+        positions: [2 x tokens, heads, head_dim], whose number j - i + tokens - 1 is for query i and
+            key j.
+
+    Returns:
+        [batch, heads, tokens, tokens].
     """
     # With four dimensions, as queries have: with three, onnxruntime 1.31 crashes when it fuses a
     # transposition into the product, in float16 on a CPU.

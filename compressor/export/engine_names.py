@@ -6,12 +6,15 @@ from collections.abc import Sequence
 
 from compressor.errors import UsageError
 from compressor.export.precision_names import comma_separated
-
-ONNXRUNTIME = "onnxruntime"  # runs every artifact
+from compressor.storage.names import ONNXRUNTIME
 
 
 def split_engines(values: str | Sequence[str]) -> list[str]:
-    """Names from a comma list, or from several; UsageError for an unknown one."""
+    """Names of engines from a comma list, or from several, each once.
+
+    Raises:
+        UsageError: an unknown name.
+    """
     names = comma_separated(values)
     if names != [ONNXRUNTIME]:
         from compressor.runtime.engines import engine_class
@@ -22,7 +25,11 @@ def split_engines(values: str | Sequence[str]) -> list[str]:
 
 
 def engines_to_export(values: str | Sequence[str]) -> list[str]:
-    """`split_engines`, with onnxruntime first, which must be among them."""
+    """The engines to export for, onnxruntime first.
+
+    Raises:
+        UsageError: an unknown name, or onnxruntime is not among them.
+    """
     names = split_engines(values)
     if ONNXRUNTIME not in names:
         text = ",".join(names)

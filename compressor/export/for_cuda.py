@@ -15,12 +15,11 @@ from onnx import ModelProto, NodeProto, TensorProto
 from onnx.helper import make_tensor_value_info
 
 from compressor.export.fused import LENGTHS, ROW_STARTS
-from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_tensor_of
+from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, has_rank
 from compressor.export.graphs import WEIGHTS_SUFFIX
-from compressor.export.precision_names import BASE
 from compressor.export.verify import Expected, logit_check, relative_difference
 from compressor.results import Check
-from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.runtime.fused_encoder import (
     LEAST_PADDING,
     LEAST_SHARE,
@@ -29,8 +28,10 @@ from compressor.runtime.fused_encoder import (
     STARTS,
     TOKENS,
 )
+from compressor.runtime.opening import read_artifact
 from compressor.storage.files import link_or_copy, write_json
 from compressor.storage.manifest import GRAPHS_FILE
+from compressor.storage.names import BASE
 from compressor.storage.staging import staging
 from compressor.tasks import TASKS
 
@@ -48,7 +49,14 @@ _INPUTS = {TOKENS: ["tokens"], OFFSETS: ["batch", "source"], STARTS: ["starts"]}
 
 @dataclass(frozen=True)
 class CudaForm:
-    """The form of a graph for CUDA in float16."""
+    """The form of a graph for CUDA in float16.
+
+    Args:
+        rewrite: makes it of a float32 graph and the directory of its external data; None without
+            one.
+        write_beside: writes more graphs beside the written one, with a suffix of their names, and
+            returns role -> file name.
+    """
 
     # float32 graph, and directory of its external data -> its form; None without one
     rewrite: Callable[[ModelProto, Path], ModelProto | None]
@@ -57,7 +65,15 @@ class CudaForm:
 
 
 def write_packed(graph: Path, suffix: str) -> Mapping[str, str]:
-    """Write the padding-free form of a fused graph, if it has one; both share a file of weights."""
+    """Write the padding-free form of a fused graph, if it has one; both share a file of weights.
+
+    Args:
+        graph: the file.
+        suffix: of the name of the new one.
+
+    Returns:
+        Role -> file name.
+    """
     packed = pack(onnx.load(graph, load_external_data=False))
     if packed is None:
         return {}
@@ -66,11 +82,16 @@ def write_packed(graph: Path, suffix: str) -> Mapping[str, str]:
 
 
 def pack(fused: ModelProto) -> ModelProto | None:
-    """The padding-free form of a fused graph in any precision; None without a fast kernel.
+    """Make the padding-free form of a fused graph.
 
     Layers process the real tokens of all rows, [tokens, width], whose positions are inputs:
-    onnxruntime's own operator for them synchronizes with the CPU. Rotary positions and biases of
-    scores have no kernel.
+    onnxruntime's own operator for them synchronizes with the CPU.
+
+    Args:
+        fused: made by `fused.fuse`, in any precision.
+
+    Returns:
+        The graph; None for rotary positions and biases of scores, which have no kernel.
     """
     edit = GraphEdit(fused)
     attentions = [node for node in edit.nodes if node.op_type == "Attention"]
@@ -85,7 +106,7 @@ def pack(fused: ModelProto) -> ModelProto | None:
     restored = {entry}
 
     def restore(values: Iterable[str]) -> None:
-        """As [batch, tokens, width], for nodes and outputs that need it."""
+        """Give values the shape [batch, tokens, width] for nodes and outputs that need it."""
         for name in values:
             if name in packed and name not in restored:
                 restored.add(name)
@@ -132,6 +153,7 @@ def _entry(edit: GraphEdit, hidden: str) -> str | None:
 
 
 def _stays_packed(edit: GraphEdit, node: NodeProto, packed: Collection[str]) -> bool:
+    """Whether a node can compute real tokens alone."""
     if node.op_type == "Attention":
         return True
     if node.op_type not in _TOKENWISE or not any(name in packed for name in node.input):
@@ -139,12 +161,12 @@ def _stays_packed(edit: GraphEdit, node: NodeProto, packed: Collection[str]) -> 
     weights = [name for name in node.input if name and name not in packed]
     tensors = [edit.constants.get(name) for name in weights]
     if node.op_type == "MatMul":
-        return is_tensor_of(tensors[0] if tensors else None, 2)
+        return has_rank(tensors[0] if tensors else None, 2)
     return all(tensor is not None and len(tensor.dims) <= 1 for tensor in tensors)
 
 
 def _packed(edit: GraphEdit, node: NodeProto, packed: Mapping[str, str]) -> list[NodeProto]:
-    """What computes a node's packed outputs from its packed inputs."""
+    """The nodes that compute a node's packed outputs from its packed inputs."""
     if node.op_type != "Attention":
         copied = NodeProto()
         copied.CopyFrom(node)
@@ -160,10 +182,13 @@ def _packed(edit: GraphEdit, node: NodeProto, packed: Mapping[str, str]) -> list
         edit.node("MatMul", [packed[hidden], weight], [f"{made}.projected"]),
         edit.node("Split", [f"{made}.projected"], parts, axis=-1, num_outputs=3),
         edit.node(
-            "PackedMultiHeadAttention", [*parts, bias, OFFSETS, STARTS], [made],
-            domain=CONTRIBUTED, **options,
+            "PackedMultiHeadAttention",
+            [*parts, bias, OFFSETS, STARTS],
+            [made],
+            domain=CONTRIBUTED,
+            **options,
         ),
-    ]  # fmt: skip
+    ]
 
 
 @contextmanager
@@ -186,7 +211,15 @@ def fused_in_float32(directory: Path) -> Iterator[Path]:
 
 
 def link_float32(directory: Path, target: Path) -> Path:
-    """Link an artifact's float32 graphs into `target`, with their description; their directory."""
+    """Link an artifact's float32 graphs into another directory, with their description.
+
+    Args:
+        directory: of the artifact.
+        target: the other one.
+
+    Returns:
+        The directory of the linked graphs.
+    """
     made = target / GRAPH_DIRECTORY
     made.mkdir(parents=True)
     artifact = read_artifact(directory)
@@ -201,7 +234,15 @@ def link_float32(directory: Path, target: Path) -> Path:
 
 
 def form_check(expected: Sequence[Expected], directory: Path) -> Check:
-    """Compare an artifact's form for CUDA with PyTorch, in float32 on the CPU."""
+    """Compare an artifact's form for CUDA with PyTorch, in float32 on the CPU.
+
+    Args:
+        expected: PyTorch's outputs.
+        directory: of the artifact.
+
+    Raises:
+        VerificationError: a logit differs.
+    """
     task = TASKS[read_artifact(directory).task]
     with fused_in_float32(directory) as artifact:
         runtime = task.open(artifact, precision=BASE)
@@ -214,7 +255,16 @@ def form_check(expected: Sequence[Expected], directory: Path) -> Check:
 def packed_check(
     expected: Sequence[Expected], runtime: Runtime[Any], tolerance: float
 ) -> list[Check]:
-    """Compare the padding-free form on CUDA, if there is one and rows can be padded enough."""
+    """Compare the padding-free form on CUDA with PyTorch.
+
+    Args:
+        expected: PyTorch's outputs.
+        runtime: the artifact, opened on CUDA.
+        tolerance: share of the largest logit.
+
+    Returns:
+        One check; none if there is no such form, or rows cannot be padded enough for it.
+    """
     artifact = runtime.artifact
     if PACKED not in artifact.precisions[runtime.precision]:
         return []

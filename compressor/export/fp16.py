@@ -12,14 +12,22 @@ from onnx.numpy_helper import from_array, to_array
 
 from compressor.errors import InputError
 from compressor.export.graph_edit import readers_of, stored_array
-from compressor.runtime.device_decoder import HISTORY
+from compressor.runtime.graph_names import HISTORY
 
 LOGITS = "logits"
 _NORM = ("Pow", "ReduceMean", "Add", "Sqrt", "Reciprocal", "Mul")
 
 
 def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
-    """The graph in float16 with float32 `logits` (float16 for those of `export.device_step`)."""
+    """Convert a graph to float16; `logits` stay float32, but for those of `export.device_step`.
+
+    Args:
+        model: of this package; it stays as it is.
+        directory: of its external data.
+
+    Raises:
+        InputError: a weight is too large for float16.
+    """
     converted = ModelProto()
     converted.CopyFrom(model)
     graph = converted.graph
@@ -57,6 +65,11 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
 
 
 def _convert_tensor(tensor: TensorProto, directory: Path = Path()) -> None:
+    """Round a float32 weight to float16, in place.
+
+    Raises:
+        InputError: it is too large.
+    """
     if tensor.data_type != TensorProto.FLOAT:
         return
     values = stored_array(tensor, directory)
@@ -73,9 +86,17 @@ def _convert_tensor(tensor: TensorProto, directory: Path = Path()) -> None:
 def find_norms(
     nodes: Sequence[NodeProto], constants: Mapping[str, TensorProto], directory: Path
 ) -> list[tuple[list[NodeProto], TensorProto]]:
-    """Normalizations by the root mean square in a float32 graph: nodes, and epsilons.
+    """Find the normalizations by the root mean square of a float32 graph.
 
-    `x * 1 / sqrt(mean(x ** 2) + epsilon)`, from `Pow` to `Mul`.
+    They are `x * 1 / sqrt(mean(x ** 2) + epsilon)`, from `Pow` to `Mul`.
+
+    Args:
+        nodes: of the graph.
+        constants: name -> weight.
+        directory: of external data.
+
+    Returns:
+        The nodes of each, and its epsilon.
     """
     readers = readers_of(nodes)
     norms = []

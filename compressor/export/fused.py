@@ -11,7 +11,7 @@ from pathlib import Path
 from onnx import ModelProto, NodeProto, TensorProto
 
 from compressor.export.fp16 import find_norms
-from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, is_tensor_of
+from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, has_rank
 
 LENGTHS = "lengths"  # real tokens of each row, [batch] int32
 # Those, and twice where rows begin if all are placed one behind the other, [3 x batch + 2] int32.
@@ -25,9 +25,16 @@ _TANH_GELU = {0.5: "Mul", 3.0: "Pow", 0.0447: "Mul", 0.7979: "Mul", 1.0: "Add"}
 
 
 def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
-    """The graph of an encoder for CUDA, in float32; None if its attention cannot be fused.
+    """Make the graph of an encoder for CUDA, in float32.
 
-    External data is in the directory. The embeddings' normalization stays a node of its own.
+    The embeddings' normalization stays a node of its own.
+
+    Args:
+        model: made by `encoder`; it stays as it is.
+        directory: of its external data.
+
+    Returns:
+        The graph; None if its attention cannot be fused.
     """
     edit = GraphEdit(model, directory)
     one = edit.constant("axis_1", [1])
@@ -37,7 +44,9 @@ def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
         *_row_starts(edit),
     )
     for softmax in [node for node in edit.nodes if node.op_type == "Softmax"]:
-        products, added, terms = [], [], [softmax.input[0]]
+        products = []
+        added = []
+        terms = [softmax.input[0]]
         while terms:
             term = terms.pop()
             node = edit.makes[term]
@@ -93,8 +102,8 @@ def _fuse_attention(
     transposed = edit.maker(key, "Transpose")
     tables: list[str] = []  # of cosines and sines for rotating queries and keys
     if transposed is not None and attribute(transposed, "perm") == [0, 1, 3, 2]:
-        query, *tables = _unrotated(edit, query)
-        key, *_ = _unrotated(edit, transposed.input[0])
+        query, *tables = _before_rotation(edit, query)
+        key, *_ = _before_rotation(edit, transposed.input[0])
     mix = _only(edit.only_reader(softmax.output[0], "MatMul"))
     merge = _only(edit.only_reader(mix.output[0], "Transpose"))
     last = _only(edit.only_reader(merge.output[0], "Reshape"))
@@ -141,11 +150,13 @@ def _has_one_query(edit: GraphEdit, softmax: NodeProto) -> bool:
 
 
 def _only(node: NodeProto | None) -> NodeProto:
+    """The node, which exists: this package wrote the graph."""
     assert node is not None
     return node
 
 
 def _is_mask(edit: GraphEdit, value: str) -> bool:
+    """Whether a value is made of the mask alone."""
     while value != MASK:
         node = edit.maker(value, *_MASKING)
         if node is None:
@@ -155,7 +166,11 @@ def _is_mask(edit: GraphEdit, value: str) -> bool:
 
 
 def _part(edit: GraphEdit, value: str) -> tuple[NodeProto, int, int, int]:
-    """The Split and the number of its output that is split into heads; heads, and their width."""
+    """Find how a query, key or value is split off.
+
+    Returns:
+        The `Split`, the number of its output, the number of heads, and their width.
+    """
     transpose = _only(edit.maker(value, "Transpose"))
     reshape = _only(edit.maker(transpose.input[0], "Reshape"))
     split = _only(edit.maker(reshape.input[0], "Split"))
@@ -165,7 +180,7 @@ def _part(edit: GraphEdit, value: str) -> tuple[NodeProto, int, int, int]:
     return split, list(split.output).index(reshape.input[0]), heads, width
 
 
-def _unrotated(edit: GraphEdit, value: str) -> tuple[str, str, str]:
+def _before_rotation(edit: GraphEdit, value: str) -> tuple[str, str, str]:
     """The value before rotation, and the tables of cosines and sines, of half a head's width."""
     straight, crossed = (edit.makes[name] for name in _only(edit.maker(value, "Add")).input)
     tables = [straight.input[1], crossed.input[1]]
@@ -197,7 +212,7 @@ def _replace_shapes(edit: GraphEdit) -> None:
         if node.op_type == "Range":
             start, limit, step = node.input
             if _numbers(edit, start, step) == [[0], [1]] and _is_length(edit, limit):
-                edit.read_instead(value, _positions(edit))
+                edit.redirect_readers(value, _positions(edit))
         elif node.op_type == "Slice":  # the first rows, or columns, of a table
             table, start, end, axes, steps = [*node.input, "", ""][:5]
             first, axis, step = _numbers(edit, start, axes, steps)
@@ -209,13 +224,13 @@ def _replace_shapes(edit: GraphEdit) -> None:
             readers = edit.readers(value)
             broadcast = all(reader.op_type in _BROADCASTING for reader in readers)
             if _is_length(edit, node.input[1]) and broadcast:
-                edit.read_instead(value, node.input[0])
+                edit.redirect_readers(value, node.input[0])
         elif node.op_type == "ConstantOfShape" and not node.attribute:
             # Zeros, which layers without units and without a bias return.
             for add in edit.readers(value):
                 if add.op_type == "Add" and add.output[0] not in edit.outputs:
                     (other,) = (name for name in add.input if name != value)
-                    edit.read_instead(add.output[0], other)
+                    edit.redirect_readers(add.output[0], other)
         elif node.op_type == "Reshape":  # of rows that were looked up by flattened indices
             rows = edit.maker(node.input[0], "Gather")
             flat = edit.maker(rows.input[1], "Reshape") if rows is not None else None
@@ -275,13 +290,13 @@ def _linear(edit: GraphEdit, value: str) -> tuple[str, str] | None:
     add = edit.maker(value, "Add")
     if add is not None:
         for product, bias in (add.input, reversed(add.input)):
-            if edit.maker(product, "MatMul") and is_tensor_of(edit.constants.get(bias), 1):
+            if edit.maker(product, "MatMul") and has_rank(edit.constants.get(bias), 1):
                 return product, bias
     return None
 
 
 def _fuse_tanh_gelu(edit: GraphEdit, tanh: NodeProto) -> None:
-    """x / 2 (1 + tanh(0.798 (x + 0.0447 x^3))), as transformers writes it out."""
+    """Fuse `x / 2 (1 + tanh(0.798 (x + 0.0447 x^3)))`, as transformers writes it out."""
     plus_one = edit.only_reader(tanh.output[0], "Add")
     product = edit.only_reader(plus_one.output[0], "Mul") if plus_one is not None else None
     if plus_one is None or product is None:

@@ -19,7 +19,15 @@ CONTRIBUTED = "com.microsoft"  # the domain of onnxruntime's own operators
 
 
 def stored_array(tensor: TensorProto, directory: Path) -> NDArray[Any]:
-    """The values of a weight, memory-mapped and read-only if stored in a file of `directory`."""
+    """The values of a weight, memory-mapped and read-only if they are in a file.
+
+    Args:
+        tensor: of a graph.
+        directory: of the graph, and of that file.
+
+    Raises:
+        ValueError: the graph names a file outside of its directory.
+    """
     if not uses_external_data(tensor) or 0 in tensor.dims:  # an empty weight cannot be mapped
         return to_array(tensor, str(directory))
     info = ExternalDataInfo(tensor)
@@ -60,12 +68,18 @@ def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
     return next(values, default)
 
 
-def is_tensor_of(tensor: TensorProto | None, dimensions: int) -> bool:
+def has_rank(tensor: TensorProto | None, dimensions: int) -> bool:
+    """Whether there is a tensor, with so many dimensions."""
     return tensor is not None and len(tensor.dims) == dimensions
 
 
 class GraphEdit:
-    """A copy of a model, with external data in a directory; `finish` returns it changed."""
+    """A copy of a model, to be changed.
+
+    Args:
+        model: stays as it is.
+        directory: of its external data.
+    """
 
     def __init__(self, model: ModelProto, directory: Path = Path()) -> None:
         self.model, self.directory = ModelProto(), directory
@@ -88,6 +102,7 @@ class GraphEdit:
         return node if node is not None and node.op_type in kinds else None
 
     def readers(self, value: str) -> list[NodeProto]:
+        """All nodes that read a value."""
         return list(self._readers.get(value, []))
 
     def only_reader(self, value: str, *kinds: str) -> NodeProto | None:
@@ -118,6 +133,14 @@ class GraphEdit:
                 yield node
 
     def node(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **more: Any) -> Any:
+        """Make a node, without inserting it.
+
+        Args:
+            kind: the operator.
+            inputs: names of values; "" for an optional one that is left out.
+            outputs: names of values.
+            more: its domain and attributes.
+        """
         kept = list(inputs)
         while kept and not kept[-1]:  # optional inputs at the end
             kept.pop()
@@ -134,15 +157,18 @@ class GraphEdit:
         self._index()
 
     def prepend(self, *nodes: NodeProto) -> None:
+        """Insert nodes before all others."""
         self.nodes = [*nodes, *self.nodes]
         self._index()
 
-    def read_instead(self, old: str, new: str) -> None:
+    def redirect_readers(self, old: str, new: str) -> None:
+        """Let all readers of a value read another one."""
         for node in self.readers(old):
             node.input[:] = [new if name == old else name for name in node.input]
         self._index()
 
     def drop_unread(self) -> None:
+        """Remove the nodes that no output depends on."""
         self.nodes, _ = read_nodes(self.nodes, self.outputs)
         self._index()
 

@@ -43,8 +43,12 @@ def export_graph(
     """Export one graph, without the exporter's own output.
 
     Args:
+        graph: the module.
         example: inputs to trace with; the tracer takes a size of 0 or 1 for fixed.
+        inputs: names of the graph's inputs.
+        outputs: names of its outputs.
         shapes: for each input its dynamic dimensions, as `torch.onnx.export` takes them.
+        path: the graph's file; its weights are beside it.
     """
     from torch._dynamo import config as tracing
 
@@ -58,10 +62,17 @@ def export_graph(
         with warnings.catch_warnings(), quiet, uncached, quick_exporter(), torch.no_grad():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                graph.eval(), example, dynamo=True, opset_version=OPSET, input_names=inputs,
-                output_names=outputs, dynamic_shapes=shapes, custom_translation_table=TRANSLATIONS,
-                optimize=True, verbose=False,
-            )  # fmt: skip
+                graph.eval(),
+                example,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=inputs,
+                output_names=outputs,
+                dynamic_shapes=shapes,
+                custom_translation_table=TRANSLATIONS,
+                optimize=True,
+                verbose=False,
+            )
     finally:
         exporter_log.setLevel(level)
     assert program is not None
@@ -120,9 +131,11 @@ _made_once = cache(cache)  # a function without arguments -> the same, computed 
 
 
 def _simplify(program: ExportedProgram, rules: Container[Any]) -> bool:
-    """Rewrite a program in place; whether all its operators can be translated then.
+    """Rewrite a program in place, so that its operators have translations.
 
-    Not those that change their inputs, nor those with rules: ONNX has no translation of them.
+    Returns:
+        Whether all of them have one then. ONNX has none of those that change their inputs, nor of
+        those with rules.
     """
     graph = program.graph_module.graph
     for node in reversed(graph.nodes):
@@ -139,7 +152,7 @@ def _simplify(program: ExportedProgram, rules: Container[Any]) -> bool:
 
 
 def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:
-    """[…, n] -> […, *sizes]; in ONNX a zero keeps a dimension, so the graph computes no size."""
+    """Reshape […, n] to […, *sizes]; in ONNX a zero keeps a dimension, so no size is computed."""
     from onnxscript import opset20
 
     before = len(self.shape) - 1
@@ -149,7 +162,7 @@ def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:
 
 
 def _flatten(self: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """[…, m, n] -> […, m x n]"""
+    """Reshape […, m, n] to […, m x n]."""
     from onnxscript import opset20
 
     before = len(self.shape) - 2

@@ -19,11 +19,12 @@ from compressor.export.graph_edit import (
     CONTRIBUTED,
     GraphEdit,
     attribute,
-    is_tensor_of,
+    has_rank,
     stored_array,
 )
-from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.runtime.batching import collate, in_chunks
+from compressor.runtime.opening import read_artifact
 from compressor.runtime.session import open_session
 from compressor.runtime.text import Encoded
 from compressor.tasks import TASKS, Example
@@ -44,25 +45,33 @@ _LEAST = 1e-12  # scale of a token whose activations are all zero
 def to_int8(
     model: ModelProto, directory: Path = Path(), ranges: Mapping[str, Range] | None = None
 ) -> ModelProto:
-    """The graph with integer weights; its inputs and outputs do not change.
+    """Store the weights of a graph as integers; its inputs and outputs do not change.
 
     Every product with stored weights becomes
 
-        y = s_x s_w (Q(x) - z) W + bias,    W = round(weight / s_w) in -127 … 127,
+    y = s_x s_w (Q(x) - z) W + bias,    W = round(weight / s_w) in -127 … 127,
 
     with one scale s_w per output column, and unsigned 8-bit activations Q(x). Their scale s_x and
-    zero point z are constants where the `ranges` of the first inputs of all `products` are known,
-    beyond which values are clipped. Otherwise s_x is the largest absolute value of a token's
-    activations over 127, and z is 128, which takes four more operations.
+    zero point z are constants where their ranges are known. Otherwise s_x is the largest absolute
+    value of a token's activations over 127, and z is 128, which takes four more operations.
 
     The table of token embeddings is stored as integers, too, with one scale per token; a decoder
-    that multiplies by the same table shares them. External data is in `directory`.
+    that multiplies by the same table shares them.
+
+    Args:
+        model: in float32; it stays as it is.
+        directory: of its external data, which is read a weight at a time.
+        ranges: of the first inputs of all `products`, beyond which values are clipped.
     """
     return _Quantizer(model, directory, ranges).rewrite()
 
 
 def products(graph: GraphProto) -> dict[str, tuple[NodeProto, int]]:
-    """The products that `to_int8` replaces: name of the result -> product, number of columns."""
+    """Find the products that `to_int8` replaces.
+
+    Returns:
+        Name of the result -> the product, and its number of output columns.
+    """
     matrices = {tensor.name: tensor.dims for tensor in graph.initializer if len(tensor.dims) == 2}
     large = {}
     for node in graph.node:
@@ -84,11 +93,18 @@ def products(graph: GraphProto) -> dict[str, tuple[NodeProto, int]]:
 def quantize_columns(
     weight: NDArray[np.float32], *, multiplied: bool = True
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Integers in -127 … 127 [inputs, outputs] and scales [outputs]: weight ~ integers x scales.
+    """Round a weight to integers and the scale of each column: weight ~ integers x scales.
 
     x86 processors without VNNI add two neighboring products of unsigned and signed bytes in 16
-    bits, and saturate silently: 2 x 255 x 127 becomes 32,767. So no two `multiplied` weights in
-    rows 2i and 2i + 1 add up to more than 128 in absolute value, since 255 x 128 fits.
+    bits, and saturate silently: 2 x 255 x 127 becomes 32,767. So no two multiplied weights in rows
+    2i and 2i + 1 add up to more than 128 in absolute value, since 255 x 128 fits.
+
+    Args:
+        weight: [inputs, outputs].
+        multiplied: whether the integers are multiplied by bytes.
+
+    Returns:
+        Integers in -127 … 127, [inputs, outputs], and scales, [outputs].
     """
     inputs, outputs = weight.shape
     integers = np.empty_like(weight, np.int8)
@@ -107,7 +123,13 @@ def quantize_columns(
 
 
 class _Quantizer(GraphEdit):
-    """Replaces the nodes of a graph in their order."""
+    """Replaces the nodes of a graph in their order.
+
+    Args:
+        model: stays as it is.
+        directory: of its external data.
+        ranges: of activations, by name; None: each token has a scale of its own.
+    """
 
     def __init__(
         self, model: ModelProto, directory: Path, ranges: Mapping[str, Range] | None
@@ -122,7 +144,7 @@ class _Quantizer(GraphEdit):
             node.output[0]: node.input[0]
             for node in self.nodes
             if node.op_type == "Gather"
-            and is_tensor_of(self.constants.get(node.input[0]), 2)
+            and has_rank(self.constants.get(node.input[0]), 2)
             and node.input[1] == TOKENS
             and attribute(node, "axis", 0) == 0
         }
@@ -149,15 +171,21 @@ class _Quantizer(GraphEdit):
         return self.finish()
 
     def _is_vector(self, name: str) -> bool:
-        return is_tensor_of(self.constants.get(name), 1)
+        return has_rank(self.constants.get(name), 1)
 
     def _add(self, operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> None:
         self.nodes.append(make_node(operator, inputs, [output], **attributes))
 
     def _store(self, name: str, *, transpose: bool, looked_up: bool = False) -> tuple[str, str]:
-        """Add integers and scales of a weight's columns, or rows to `transpose`, once; names.
+        """Add a weight's integers and scales to the graph, once.
 
-        Integers are transposed, too, unless they are `looked_up`.
+        Args:
+            name: of the weight, [rows, columns].
+            transpose: one scale per row instead of one per column; integers are [columns, rows].
+            looked_up: with `transpose`, integers are [rows, columns] nevertheless.
+
+        Returns:
+            Names of the integers and of the scales.
         """
         layout = "rows" if looked_up else "transposed" if transpose else "columns"
         integers, scales = f"{name}.{layout}.int8", f"{name}.{layout}.scale"
@@ -172,7 +200,7 @@ class _Quantizer(GraphEdit):
         return integers, scales
 
     def _multiply(self, node: NodeProto, add: NodeProto | None) -> None:
-        """Write the integers' product instead of a node, and of an `add` of a bias to it."""
+        """Write the integers' product in place of a node, and of an `add` of a bias to it."""
         x, name, *bias = node.input
         out = node.output[0]
         if add is not None:
@@ -247,7 +275,16 @@ class _Quantizer(GraphEdit):
 
 
 def activation_ranges(directory: Path, examples: Sequence[Example]) -> dict[str, dict[str, Range]]:
-    """Ranges on rows in batches of one length: graph's file -> input of a product -> range."""
+    """Observe the ranges of products' first inputs.
+
+    Args:
+        directory: an artifact with float32 graphs.
+        examples: rows, of which at most `MOST_ROWS` are run, evenly spread, in batches of one
+            length.
+
+    Returns:
+        The graph's file -> input of a product -> range.
+    """
     artifact = read_artifact(directory)
     by_length: dict[int, list[Encoded]] = defaultdict(list)
     for example in examples[:: math.ceil(len(examples) / MOST_ROWS)]:
@@ -263,7 +300,11 @@ def activation_ranges(directory: Path, examples: Sequence[Example]) -> dict[str,
 
 
 class Observed:
-    """A session of a graph that records the ranges of its products' first inputs."""
+    """A session of a graph that records the ranges of its products' first inputs.
+
+    Args:
+        path: the graph's file.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path, self.ranges = path, dict[str, Range]()
@@ -284,7 +325,14 @@ class Observed:
             extended.unlink(missing_ok=True)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """The graph's usual outputs for those of the feeds that it reads."""
+        """Run a batch.
+
+        Args:
+            feeds: values by name, of which those are taken that the graph reads.
+
+        Returns:
+            The graph's usual outputs.
+        """
         read = {value.name: feeds[value.name] for value in self.session.get_inputs()}
         names = [value.name for value in self.session.get_outputs()]
         outputs = dict(zip(names, self.session.run(names, read), strict=True))

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compressor.errors import UsageError, did_you_mean
+from compressor.storage.names import AUTO, BASE, COMPUTED, PRECISIONS
 
-BASE = "fp32"  # every other precision is converted from it and compared with it
-PRECISIONS = (BASE, "fp16", "int8")
-COMPUTED = (*PRECISIONS, "bf16")  # including those that an engine uses for float32 graphs
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "int8": 1}
-AUTO = "auto"
 # `auto`: the precisions that a device computes at least as fast as float32.
 ON_DEVICE = {"cpu": (BASE, "int8"), "cuda": (BASE, "fp16")}
 
@@ -24,7 +21,15 @@ def comma_separated(values: str | Sequence[str]) -> list[str]:
 def split_precisions(
     values: str | Sequence[str], known: Sequence[str] = (*PRECISIONS, AUTO)
 ) -> list[str]:
-    """Names from a comma list, or from several; UsageError for an unknown one."""
+    """Names of precisions from a comma list, or from several, each once.
+
+    Args:
+        values: the lists.
+        known: the names that there are.
+
+    Raises:
+        UsageError: an unknown name, or `auto` beside others.
+    """
     names = comma_separated(values)
     if len(names) > 1:  # `auto` stands alone
         known = [name for name in known if name != AUTO]
@@ -39,7 +44,15 @@ def split_precisions(
 
 
 def precisions_to_export(names: Sequence[str], device: str) -> tuple[str, ...]:
-    """The precisions to export for a device, float32 first; UsageError for what it cannot do."""
+    """The precisions to export for a device, float32 first.
+
+    Args:
+        names: from `split_precisions`.
+        device: `cpu` or `cuda`, where the run measures.
+
+    Raises:
+        UsageError: float32 is not among them, or one that the device has no kernels for.
+    """
     wanted = ON_DEVICE[device] if list(names) == [AUTO] else tuple(names)
     text = ",".join(wanted)
     if BASE not in wanted:
@@ -62,5 +75,9 @@ def precision_timed(names: Sequence[str], device: str) -> str:
 
 
 def named_precisions(values: Sequence[str] | None) -> list[str] | None:
-    """Names of precisions to run artifacts in, without `auto`; None if none are named."""
+    """Names of precisions to run artifacts in; None if none are named.
+
+    Raises:
+        UsageError: an unknown name, or `auto`, which is for exporting.
+    """
     return split_precisions(values, COMPUTED) if values else None

@@ -20,13 +20,14 @@ from compressor.export.for_cuda import CUDA, form_check, packed_check
 from compressor.export.fp16 import to_fp16
 from compressor.export.graphs import INLINE_BYTES, WEIGHTS_SUFFIX
 from compressor.export.int8 import activation_ranges, to_int8
-from compressor.export.precision_names import BASE
 from compressor.export.verify import Expected
 from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
-from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY, read_artifact
+from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY
+from compressor.runtime.opening import read_artifact
 from compressor.storage.files import write_json
 from compressor.storage.manifest import GRAPHS_FILE
+from compressor.storage.names import BASE
 from compressor.tasks import TASKS, Example
 
 # Share of the largest logit. Rounding to 11 bits changes logits by about 1e-3, to 8 bits by a few
@@ -52,9 +53,20 @@ def add_precision(
 ) -> list[Check]:
     """Write the graphs of an artifact in one more precision and compare them with PyTorch.
 
-    A check that exceeds its tolerance is returned without an error: test rows decide. InputError
-    for a weight that does not fit. Batches are ragged, of real rows if `examples`, for the ranges
-    of int8 activations, are given, or else of random tokens.
+    A check that exceeds its tolerance is returned without an error: test rows decide.
+
+    Args:
+        model: the float32 network that the artifact's graphs were exported from.
+        batches: ragged batches of model inputs; of real rows if `examples` are given, or else of
+            random tokens.
+        directory: an artifact with float32 graphs.
+        precision: `fp16` or `int8`.
+        device: where the graphs are run to be compared.
+        examples: rows that the ranges of int8 activations are taken from.
+
+    Raises:
+        InputError: a weight does not fit into the precision.
+        VerificationError: graphs that are rewritten for a device give other outputs.
     """
     write_precision(directory, precision, examples, device=device)
     expected = expect_answers(model, batches, directory, precision)
@@ -68,10 +80,17 @@ def write_precision(
     target: Path | None = None,
     device: str = "cpu",
 ) -> None:
-    """Write the graphs, and their names to `graphs.json`; float16 for `cuda` runs there alone.
+    """Write the graphs in a precision, and their names to `graphs.json`.
 
     Args:
+        directory: an artifact with float32 graphs.
+        precision: `fp16` or `int8`.
+        examples: rows that the ranges of int8 activations are taken from.
         target: another directory to write to, whose files are then moved to `directory`.
+        device: float16 graphs for `cuda` run there alone.
+
+    Raises:
+        InputError: a weight does not fit into the precision.
     """
     graphs = directory / GRAPH_DIRECTORY
     written = (target or directory) / GRAPH_DIRECTORY
@@ -133,7 +152,7 @@ class LargestValue(TorchDispatchMode):
 def expect_answers(
     model: nn.Module, batches: Sequence[Mapping[str, Tensor]], directory: Path, precision: str
 ) -> tuple[Sequence[Expected], float | None]:
-    """The model's outputs; and its largest value for float16, which overflows on GPUs alone."""
+    """Compute the model's outputs, and its largest value for float16: GPUs alone overflow."""
     graphs = TASKS[read_artifact(directory).task].graphs
     if precision != "fp16":
         return graphs.expect(model, directory, batches), None
@@ -149,7 +168,18 @@ def compare_precision(
     device: str,
     real: bool,
 ) -> list[Check]:
-    """Compare graphs with what `expect_answers` returned, for real rows or random tokens."""
+    """Compare graphs with the model.
+
+    Args:
+        network_outputs: from `expect_answers`.
+        directory: of the artifact.
+        precision: of the graphs.
+        device: where they run.
+        real: whether the batches are of real rows, so that their predictions mean something.
+
+    Raises:
+        VerificationError: graphs that are rewritten for a device give other outputs.
+    """
     trim_memory()
     expected, largest = network_outputs
     task = TASKS[read_artifact(directory).task]
@@ -187,6 +217,7 @@ def compare_precision(
 
 
 def range_check(largest: float) -> Check:
+    """The check that the largest intermediate value leaves room within float16's range."""
     return Check(
         name=HALF_RANGE,
         largest_difference=largest / LARGEST_HALF,
@@ -197,7 +228,7 @@ def range_check(largest: float) -> Check:
 
 
 def require_within(checks: Sequence[Check], precision: str) -> None:
-    """Raise VerificationError if a check of a precision exceeds its tolerance."""
+    """Raise `VerificationError` if a check of a precision exceeds its tolerance."""
     for check in checks:
         if check.is_met:
             continue
@@ -213,9 +244,18 @@ def require_within(checks: Sequence[Check], precision: str) -> None:
         )
 
 
-def set_default(directory: Path, precision: str, engines: Mapping[str, str] | None = None) -> str:
-    """Set the default precision, and each one's fastest engine; the SHA-256 of `graphs.json`."""
-    graphs = directory / GRAPH_DIRECTORY
-    data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
+def set_default(directory: Path, precision: str, engines: Mapping[str, str], target: Path) -> None:
+    """Write `graphs.json` with another default precision, and each one's fastest engine.
+
+    Args:
+        directory: of the artifact.
+        precision: that the runtime opens where none is named.
+        engines: precision -> the engine that `engine="auto"` stands for; none of those that were
+            not compared.
+        target: another directory to write to.
+    """
+    data = json.loads((directory / GRAPH_DIRECTORY / GRAPHS_FILE).read_text(encoding="utf-8"))
     recorded = {"fastest_engines": dict(engines)} if engines else {}
-    return write_json(graphs / GRAPHS_FILE, data | {"default_precision": precision} | recorded)
+    written = target / GRAPH_DIRECTORY
+    written.mkdir(exist_ok=True)
+    write_json(written / GRAPHS_FILE, data | {"default_precision": precision} | recorded)

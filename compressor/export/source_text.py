@@ -23,6 +23,8 @@ from compressor.model.modes import quiet_transformers, shared_copy
 from compressor.model.stored_tokenizer import open_tokenizer
 from compressor.model.tokenizer import save_tokenizer
 from compressor.runtime.batching import in_chunks
+from compressor.runtime.token_classifier import words_of
+from compressor.tasks import TASKS
 from compressor.tasks.texts import TextFile
 
 KINDS = ("WordPiece", "Unigram", "BPE")
@@ -30,9 +32,15 @@ Merges = dict[tuple[str, str], tuple[int, str]]
 
 
 def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
-    """An encoder's checkpoint with only the tokens of a text; it shares all other weights.
+    """Cut an encoder's checkpoint to the tokens of a text; it shares all other weights.
 
-    InputError for a tokenizer that cannot be reduced.
+    Args:
+        checkpoint: of an encoder.
+        file: texts like those that the model will read.
+
+    Raises:
+        InputError: the tokenizer cannot be reduced, or the file cannot be read.
+        VerificationError: the smaller tokenizer splits a text of the file differently.
     """
     tokenizer = checkpoint.tokenizer
     kind = _model(tokenizer)["type"] if tokenizer.is_fast else type(tokenizer).__name__
@@ -42,13 +50,15 @@ def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
             f"tokenizer.json, and that of {checkpoint.name} is {kind}; leave it out",
             id="tokenizer-cannot-be-cut",
         )
-    chunks = (_ids(tokenizer, texts) for texts in in_chunks(file.each(), CHUNK))
+    words = TASKS[checkpoint.task].reads_words
+    chunks = (_ids(tokenizer, texts, words) for texts in in_chunks(file.each(), CHUNK))
     seen = {i for rows in chunks for ids in rows for i in ids}
     kept = sorted(seen | _always_kept(checkpoint) | short_tokens(tokenizer, seen))
     smaller = _cut_tokenizer(checkpoint, kept)
     # The file is read again, since it may be too large to keep.
     for texts in in_chunks(file.each(), CHUNK):
-        for ids, new_ids in zip(_ids(tokenizer, texts), _ids(smaller, texts), strict=True):
+        rows = (_ids(x, texts, words) for x in (tokenizer, smaller))
+        for ids, new_ids in zip(*rows, strict=True):
             if ids != [kept[i] for i in new_ids]:
                 raise VerificationError(
                     f"the smaller tokenizer splits a text of {file.path} with {len(ids)} tokens "
@@ -64,8 +74,14 @@ def embedding_rows(model: Any) -> tuple[int, int]:
     return len(table), 4 * table.numel()
 
 
-def _ids(tokenizer: Any, texts: list[str]) -> Any:
-    return tokenizer(texts, return_attention_mask=False, verbose=False)["input_ids"]
+def _ids(tokenizer: Any, texts: list[str], words: bool) -> list[list[int]]:
+    """Token ids of texts; with `words` also as they are where the words are read one by one."""
+    options = {"return_attention_mask": False, "verbose": False}
+    ids = list(tokenizer(texts, **options)["input_ids"])
+    if words:
+        sentences = [words_of(text) for text in texts]
+        ids += tokenizer(sentences, is_split_into_words=True, **options)["input_ids"]
+    return ids
 
 
 def _always_kept(checkpoint: Checkpoint) -> set[int]:
@@ -124,7 +140,12 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
 
 
 def cut_file(path: Path, kept: Sequence[int]) -> None:
-    """Keep tokens of a `tokenizer.json`, all added ones among them; new ids are positions."""
+    """Cut a `tokenizer.json`, in place.
+
+    Args:
+        path: the file.
+        kept: ids, ascending, all added tokens among them; new ids are their places here.
+    """
     data = json.loads(path.read_text(encoding="utf-8"))
     numbers = {old: new for new, old in enumerate(kept)}
     model = data["model"]
@@ -159,11 +180,18 @@ def cut_file(path: Path, kept: Sequence[int]) -> None:
 
 
 def short_tokens(tokenizer: Any, seen: Collection[int]) -> set[int]:
-    """Ids of single characters and bytes, and of what the tokens of a text are built from.
+    """Find single characters and bytes, and what the tokens of a text are built from.
 
     WordPiece takes the longest token that matches, which is kept. Unigram maximizes the sum of
     scores; that of unknown characters depends on the lowest, whose token is kept. BPE merges pairs
     in the order of its list: all parts of a kept token are kept.
+
+    Args:
+        tokenizer: of a kind in `KINDS`.
+        seen: ids of the tokens of the text.
+
+    Returns:
+        Their ids.
     """
     model = _model(tokenizer)
     if model["type"] == "Unigram":

@@ -1,4 +1,4 @@
-"""The graphs of a task (`Task.graphs`), and their checks."""
+"""The graphs of a task (`Deployment.graphs`), and their checks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import onnx
 
 from compressor.errors import InputError, UsageError
 from compressor.export.attention import graph_attention
-from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.graph_edit import stored_array
-from compressor.export.precision_names import BASE
 from compressor.export.tokenizer import write_tokenizer
 from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import Mask
 from compressor.results import Check
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, read_artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.engines.pytorch import PYTORCH_DIRECTORY
+from compressor.runtime.opening import read_artifact
 from compressor.storage.files import write_json
 from compressor.storage.manifest import GRAPHS_FILE
+from compressor.storage.names import BASE, ONNXRUNTIME
 from compressor.tasks import TASKS, Batch, Task
 
 if TYPE_CHECKING:
@@ -42,7 +42,15 @@ Batches = Sequence[Inputs]
 
 @dataclass(frozen=True)
 class Network:
-    """A network to export."""
+    """A network to export.
+
+    Args:
+        checkpoint: its origin, with tokenizer, task and the dense model's sublayers.
+        model: possibly without the units that `mask` removes.
+        mask: which units are left.
+        tokens: ids of the tokens that a decoder scores, whose inputs and outputs are then indices
+            into this list; None: all.
+    """
 
     checkpoint: Checkpoint  # its origin, with tokenizer, task and the dense model's sublayers
     model: nn.Module  # possibly without the units that `mask` removes
@@ -52,7 +60,13 @@ class Network:
 
 
 class TaskGraphs(ABC):
-    """The graphs of one task. Checks raise VerificationError if an output differs."""
+    """Base of what writes the graphs of a task, and compares them with the model.
+
+    Checks raise `VerificationError` if an output differs.
+
+    Args:
+        task: whose graphs they are.
+    """
 
     # Role of a graph -> the kinds of sublayers that it depends on, for graphs that can be copied
     # from another model of the same checkpoint if these are equal.
@@ -66,11 +80,22 @@ class TaskGraphs(ABC):
     def output_tokens(
         self, checkpoint: Checkpoint, seen: Collection[int] | None = None
     ) -> list[int] | None:
-        """Ids of the tokens that a decoder has to score, ascending; None: all, or no decoder."""
+        """Ids of the tokens that a decoder has to score, ascending; None: all, or no decoder.
+
+        Args:
+            checkpoint: with the tokenizer and its settings.
+            seen: ids of the tokens of target texts that answers are to be like.
+        """
         return None
 
     def export(self, network: Network, directory: Path, skip: Collection[str] = ()) -> None:
-        """Write graphs, without roles to `skip`, and `graphs.json`, which describes them."""
+        """Write the float32 graphs, and `graphs.json`, which describes them.
+
+        Args:
+            network: to be exported.
+            directory: of the graphs.
+            skip: roles of graphs that are there already.
+        """
         files = self.write(network, directory, skip)
         trim_memory()  # tracing leaves reference cycles that keep weights in memory
         checkpoint = network.checkpoint
@@ -104,59 +129,140 @@ class TaskGraphs(ABC):
     def write(
         self, network: Network, directory: Path, skip: Collection[str] = ()
     ) -> dict[str, str]:
-        """Write the float32 graphs; returns role of each graph -> file name."""
+        """Write the float32 graphs.
+
+        Args:
+            network: to be exported.
+            directory: made if it is missing.
+            skip: roles of graphs that are there already.
+
+        Returns:
+            Role of each graph -> file name.
+        """
 
     @abstractmethod
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
-        """The task's own entries of `graphs.json`; may write more files to `directory`."""
+        """The task's own entries of `graphs.json`; may write more files to `directory`.
+
+        Raises:
+            InputError: the checkpoint holds settings that the runtime cannot follow.
+        """
 
     @abstractmethod
     def expect(self, model: nn.Module, directory: Path, batches: Batches) -> list[Expected]:
-        """The model's outputs in float32, to compare the artifact in a directory with."""
+        """Compute the model's outputs in float32, to compare an artifact with.
+
+        The model is not needed any more after this.
+
+        Args:
+            model: on the CPU, in evaluation mode.
+            directory: the artifact, whose description is read.
+            batches: the model's inputs, ragged.
+        """
 
     @abstractmethod
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
-        """Compare an opened artifact's float32 graphs with the model."""
+        """Compare an opened artifact's float32 graphs with the model.
+
+        Args:
+            expected: the model's outputs.
+            runtime: the opened artifact, of the task's own class.
+
+        Raises:
+            VerificationError: an output differs.
+        """
 
     @abstractmethod
     def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
-        """Compare an opened artifact, in any precision, with the model in float32."""
+        """Compare an opened artifact, in any precision, with the model in float32.
+
+        Args:
+            expected: the model's outputs.
+            runtime: the opened artifact, of the task's own class.
+        """
 
     def check(
         self, model: nn.Module, directory: Path, batches: Batches, **options: Any
     ) -> list[Check]:
-        """`expect` and `verify` for an artifact's float32 graphs, opened with these options."""
+        """Compare an artifact's float32 graphs with the model.
+
+        Args:
+            model: in float32.
+            directory: of the artifact.
+            batches: the model's inputs, ragged.
+            options: to open the artifact with.
+
+        Raises:
+            VerificationError: an output differs.
+        """
         expected = self.expect(model, directory, batches)
         trim_memory()
         runtime = self.task.open(directory, precision=BASE, **options)
         return [*self.verify(expected, runtime), *self.check_search(model, batches, runtime)]
 
     def check_search(self, model: nn.Module, batches: Batches, runtime: Any) -> list[Check]:
-        """Compare how an opened artifact searches among a decoder's answers with the model."""
+        """Compare how an opened artifact searches among a decoder's answers with the model.
+
+        Args:
+            model: in float32.
+            batches: the model's inputs, ragged.
+            runtime: the opened artifact.
+
+        Raises:
+            VerificationError: an answer differs, and not by a tie.
+        """
         return []
 
     @abstractmethod
     def observe(
         self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]]
     ) -> list[Observed]:
-        """Run the float32 graphs in `directory`; returns the ranges of their products' inputs."""
+        """Run the float32 graphs on batches, and record the ranges of their products' first inputs.
+
+        Args:
+            directory: of the graphs.
+            artifact: their description.
+            batches: inputs by name, each batch of rows of one length.
+
+        Returns:
+            The graphs with the ranges.
+        """
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
-        """Write what an engine reads instead of an artifact's graphs; False if it reads these."""
+        """Write what an engine reads in place of an artifact's graphs, unchecked.
+
+        Returns:
+            False if it reads the graphs.
+        """
         return False
 
     def add_engine(
         self, network: Network, directory: Path, engine: str, batches: Batches
     ) -> list[Check]:
-        """Write what an engine other than onnxruntime needs besides the graphs, and check it."""
+        """Write what an engine other than onnxruntime needs besides the graphs, and check it.
+
+        Args:
+            network: that was exported.
+            directory: of the artifact.
+            engine: its name.
+            batches: the model's inputs, ragged.
+
+        Raises:
+            VerificationError: an answer differs from PyTorch's.
+        """
         return self.check(network.model, directory, batches, engine=engine)
 
     def verify_engines(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
-        """Check an artifact's files for other engines, in float32."""
+        """Check an artifact's files for other engines, in float32.
+
+        Raises:
+            VerificationError: an answer differs from PyTorch's.
+            EnvironmentProblem: the engine is not installed.
+        """
         return []
 
     def require_layout(self, name: str, checkpoint: Checkpoint) -> None:
-        """Raise InputError unless a layout of another program supports the task."""
+        """Raise `InputError` unless a layout of another program supports the task."""
         if name != self.layout:
             raise InputError(
                 f"--layout {name} does not support {self.task.name}, which {checkpoint.name} is "
@@ -169,7 +275,17 @@ class TaskGraphs(ABC):
     def export_layout(
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
-        """Write a directory in that layout, checked in float32."""
+        """Write a directory in the `layout` of another program, checked in float32.
+
+        Args:
+            network: to be exported.
+            directory: made if it is missing.
+            precision: that weights are stored in, of layouts with several.
+            batches: the model's inputs, ragged.
+
+        Raises:
+            VerificationError: an answer differs from PyTorch's.
+        """
 
 
 def export_model(
@@ -180,7 +296,21 @@ def export_model(
     engines: Sequence[str] = (ONNXRUNTIME,),
     pairs: Sequence[str] | None = None,
 ) -> list[Check]:
-    """Write `directory/onnx`, and what engines need; checked on ragged batches, texts and pairs."""
+    """Write `directory/onnx`, and what engines need, and check them.
+
+    Args:
+        network: to be exported.
+        batches: ragged, to compare on.
+        texts: to compare the tokenizer on.
+        directory: of the artifact.
+        engines: names; what these need beside the graphs is written, and checked, too.
+        pairs: second texts of the rows.
+
+    Raises:
+        InputError: the checkpoint holds settings that the runtime cannot follow.
+        UsageError: an engine for dense models, and the network is pruned.
+        VerificationError: an answer differs from PyTorch's.
+    """
     checkpoint, task = network.checkpoint, TASKS[network.checkpoint.task]
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True, exist_ok=True)
@@ -217,7 +347,14 @@ def graph_bytes(directory: Path, precision: str = BASE) -> int:
 def require_same_weights(
     graphs: TaskGraphs, network: Network, artifact: Artifact, directory: Path
 ) -> None:
-    """Raise InputError unless all weights of float32 graphs, but scalars, are the checkpoint's."""
+    """Raise `InputError` unless all weights of float32 graphs, but scalars, are the checkpoint's.
+
+    Args:
+        graphs: of the task.
+        network: the checkpoint's.
+        artifact: description of the graphs.
+        directory: of the artifact.
+    """
 
     def has(tensor: Any, rows: Any) -> bool:
         """Whether rows are the first or last of a tensor, as in tables of positions, or all."""

@@ -43,11 +43,13 @@ class _Unsupported(Exception):
 def write_tokenizer(
     tokenizer: PreTrainedTokenizerBase, path: Path, layout: str | None = None
 ) -> None:
-    """Write `tokenizer` to `path` so that the runtime encodes and decodes the same.
+    """Write a tokenizer so that the runtime encodes and decodes the same.
 
     With special tokens, not truncated; decoded as by `batch_decode(skip_special_tokens=True)`.
 
     Args:
+        tokenizer: of the checkpoint.
+        path: the file to write, a `tokenizer.json`.
         layout: of another program, which keeps the tokenizer's own files, for the model's task.
 
     Raises:
@@ -140,12 +142,14 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
     # fuse_unk, since SentencePiece makes one piece of neighboring unknown characters.
     built = Tokenizer(models.BPE(ids, merges, unk_token=tokenizer.unk_token, fuse_unk=True))
     rules = model.normalizer_spec.precompiled_charsmap
-    built.normalizer = normalizers.Sequence([
-        normalizers.Replace(NO_TOKEN, ""),
-        *([normalizers.Precompiled(rules)] if rules else []),
-        *_spaces(),
-        normalizers.Prepend(" "),
-    ])  # fmt: skip
+    built.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace(NO_TOKEN, ""),
+            *([normalizers.Precompiled(rules)] if rules else []),
+            *_spaces(),
+            normalizers.Prepend(" "),
+        ]
+    )
     built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
     languages = sorted(tokenizer.lang_token_to_id, key=tokenizer.lang_token_to_id.__getitem__)
     # Added first, so that the library gives them the next free ids, as M2M100 does.
@@ -167,9 +171,12 @@ def _add_tokens(built: Tokenizer, added: dict[int, AddedToken]) -> None:
         if token.single_word:
             raise _Unsupported(f"the added token {token.content!r} has single_word=true")
         raw = AddedToken(
-            token.content, lstrip=token.lstrip, rstrip=token.rstrip, normalized=False,
+            token.content,
+            lstrip=token.lstrip,
+            rstrip=token.rstrip,
+            normalized=False,
             special=token.special,
-        )  # fmt: skip
+        )
         (built.add_special_tokens if token.special else built.add_tokens)([raw])
 
 

@@ -19,12 +19,15 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.difficult_texts import difficult_texts, evenly_spread
 from compressor.model.languages import source_prefix
 from compressor.model.modes import quiet_transformers
+from compressor.model.stored_tokenizer import open_tokenizer
 from compressor.model.tokenizer import target_ids
 from compressor.runtime.batching import in_chunks
 from compressor.runtime.text import Encoded, TextTokenizer
 
-# Largest numbers of rows, of texts in pairs and truncated, and of decoded tokens, evenly spread.
-MOST_ROWS, MOST_CUT, _DECODED = 200, 200, 1024
+# Largest numbers of what is compared, evenly spread.
+MOST_ROWS = 200
+MOST_CUT = 200  # texts in pairs, and texts that are truncated
+_DECODED = 1024  # tokens that are decoded
 _CUT = 24  # tokens to truncate to; longer texts below have more
 _SHOWN = 60  # characters of a text in a message
 # (texts, second texts, largest number of tokens of a row) -> rows; rows of tokens -> texts
@@ -47,7 +50,7 @@ class TokenizerProbe:
     def of(
         cls, checkpoint: Checkpoint, texts: Sequence[str], pairs: Sequence[str] | None = None
     ) -> TokenizerProbe:
-        """For a checkpoint, with some of its rows."""
+        """Take a checkpoint's tokenizer, with some of its rows."""
         tokenizer, writes = checkpoint.tokenizer, checkpoint.entry.decoder is not None
         difficult = difficult_texts(tokenizer)
         firsts = [*difficult, *evenly_spread(texts, MOST_ROWS)]
@@ -69,7 +72,10 @@ class TokenizerProbe:
 
     def check_saved(self, directory: Path, opened: Any = None) -> None:
         """Compare the tokenizer, and its settings, that transformers opens in a directory."""
+        for_targets = opened
         if opened is None:
+            # The class that transformers opens may know no other language than that of sources.
+            for_targets = open_tokenizer(directory, writes=self.writes)
             with quiet_transformers():
                 opened = transformers.AutoTokenizer.from_pretrained(
                     directory, local_files_only=True
@@ -89,7 +95,8 @@ class TokenizerProbe:
 
         self._require_same(encode, partial(_decode, opened), str(directory))
         if self.writes:  # targets may begin with another language token than sources
-            wanted, got = (_encode(x, self.texts, target=True) for x in (self.tokenizer, opened))
+            both = self.tokenizer, for_targets
+            wanted, got = (_encode(x, self.texts, target=True) for x in both)
             self._require_rows(self.texts, wanted, got, str(directory))
 
     def _require_same(self, encode: Encode, decode: Decode, where: str) -> None:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from compressor.export import ctranslate2, translator_graphs, verify, vocabulary
-from compressor.export.attention import CrossKeysValues, graph_attention
+from compressor.export.attention import graph_attention
+from compressor.export.decoder_attention import CrossKeysValues
 from compressor.export.device_step import keep_state, write_helpers
 from compressor.export.for_cuda import CudaForm
 from compressor.export.fused import fuse
 from compressor.export.int8 import Array, Observed
-from compressor.export.precision_names import BASE
 from compressor.export.task_graphs import Batches, Inputs, Network, TaskGraphs
 from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.export.translator_graphs import TranslatorEncoder
@@ -27,14 +28,17 @@ from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
 from compressor.results import Check
-from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, open_output_tokens, read_artifact
-from compressor.runtime.decoder import BEST
+from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY
 from compressor.runtime.engines import Setup
+from compressor.runtime.graph_names import BEST
+from compressor.runtime.opening import open_output_tokens, read_artifact
 from compressor.storage.files import write_at_once
+from compressor.storage.names import BASE
 
 if TYPE_CHECKING:
     from compressor.runtime import Translator
-    from compressor.runtime.artifact import Generation, TranslationArtifact
+    from compressor.runtime.artifact import TranslationArtifact
+    from compressor.runtime.generation import Generation
 
 OUTPUT_TOKENS = "output_tokens.json"
 # Tokens to generate at most, plus two per source token: to observe ranges, and to compare.
@@ -43,6 +47,8 @@ _SEARCHED = 2  # rows of each batch to compare a search with beams on
 
 
 class TranslatorGraphs(TaskGraphs):
+    """The graphs of an encoder-decoder: encoder, step of the decoder, and what moves caches."""
+
     # The encoder's graph also computes the keys and values of the cross-attention.
     parts: ClassVar[Mapping[str, frozenset[str]]] = {
         "encoder": frozenset({"encoder_self", "cross", "encoder_ffn"}),
@@ -55,16 +61,20 @@ class TranslatorGraphs(TaskGraphs):
         "decoder": CudaForm(keep_state, write_helpers),
     }
 
+    @override
     def output_tokens(
         self, checkpoint: Checkpoint, seen: Collection[int] | None = None
     ) -> list[int] | None:
         return vocabulary.output_tokens(checkpoint, seen)
 
+    @override
     def write(
         self, network: Network, directory: Path, skip: Collection[str] = ()
     ) -> dict[str, str]:
         directory.mkdir(parents=True, exist_ok=True)
-        model, layers, mask = network.model.eval(), network.checkpoint.layers, network.mask
+        model = network.model.eval()
+        layers = network.checkpoint.layers
+        mask = network.mask
         files = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
         # Created before the attention is replaced: it reads the cross-attention's projections.
         encoder = TranslatorEncoder(model, layers, mask)
@@ -77,6 +87,7 @@ class TranslatorGraphs(TaskGraphs):
         release(encoder.cross)
         return files | translator_graphs.export_cache_rows(network, directory)
 
+    @override
     def tensors(self, network: Network) -> Iterator[Tensor]:
         yield from super().tensors(network)
         layers, mask = network.checkpoint.layers, network.mask
@@ -86,8 +97,11 @@ class TranslatorGraphs(TaskGraphs):
             rows = network.model.get_decoder().embed_tokens.weight  # type: ignore[operator]
             yield from [tensor.clone() for tensor in (output.weight, output.bias, rows)]
 
+    @override
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
-        model, tokens, layers = network.model, network.tokens, network.checkpoint.layers
+        model = network.model
+        tokens = network.tokens
+        layers = network.checkpoint.layers
         counts = network.mask.counts()
         data: dict[str, Any] = {
             "decoder_self_heads": [counts[x.name] for x in layers if x.kind == "decoder_self"],
@@ -103,6 +117,7 @@ class TranslatorGraphs(TaskGraphs):
         return data | languages.description(network.checkpoint.tokenizer, network.checkpoint.entry)
 
     @torch.no_grad()
+    @override
     def expect(self, model: nn.Module, directory: Path, batches: Batches) -> list[Expected]:
         """Greedy outputs, and logits [rows, steps, scored tokens] along them."""
         artifact = cast("TranslationArtifact", read_artifact(directory))
@@ -116,6 +131,7 @@ class TranslatorGraphs(TaskGraphs):
             expected.append(Expected(inputs, Spooled(np.stack(logits)), tokens))
         return expected
 
+    @override
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
         differences: list[float] = []
 
@@ -138,10 +154,13 @@ class TranslatorGraphs(TaskGraphs):
         return [verify.logit_check(differences), translations]
 
     @torch.no_grad()
+    @override
     def check_search(self, model: nn.Module, batches: Batches, runtime: Any) -> list[Check]:
-        """Of some rows what the model's own number of beams finds, as greedy tokens in `verify`."""
+        """Compare the answers of the model's own number of beams to some rows of each batch."""
         artifact: TranslationArtifact = runtime.artifact
-        settings, tokens, rows = artifact.generation, runtime.tokens.ids.tolist(), 0
+        settings = artifact.generation
+        tokens = runtime.tokens.ids.tolist()
+        rows = 0
         if settings.num_beams == 1:
             return []
         for batch in batches:
@@ -157,6 +176,7 @@ class TranslatorGraphs(TaskGraphs):
             rows += len(found)
         return [verify.search_check(rows, settings.num_beams)]
 
+    @override
     def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
         differences: list[float] = []
         same: list[bool] = []
@@ -168,6 +188,7 @@ class TranslatorGraphs(TaskGraphs):
                 verify.require_fed_back(runtime, arrays)
         return Compared(differences, same, "greedy tokens")
 
+    @override
     def observe(
         self, directory: Path, artifact: TranslationArtifact, batches: Sequence[Mapping[str, Array]]
     ) -> list[Observed]:
@@ -199,12 +220,14 @@ class TranslatorGraphs(TaskGraphs):
                 state = {name: value[left] for name, value in state.items()}
         return [encoder, decoder]
 
+    @override
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
         if not self.task.engine(engine).folder:
             return False
         ctranslate2.write_translator(network, directory / CTRANSLATE2_DIRECTORY, BASE)
         return True
 
+    @override
     def add_engine(
         self, network: Network, directory: Path, engine: str, batches: Batches
     ) -> list[Check]:
@@ -215,10 +238,12 @@ class TranslatorGraphs(TaskGraphs):
             return ctranslate2.verify_search(network, opened, batches, engine)
         return self.export_layout(network, directory / CTRANSLATE2_DIRECTORY, BASE, batches)
 
+    @override
     def verify_engines(self, network: Network, directory: Path, batches: Batches) -> list[Check]:
         made = directory / CTRANSLATE2_DIRECTORY
         return ctranslate2.verify_translator(network, made, batches) if made.exists() else []
 
+    @override
     def export_layout(
         self, network: Network, directory: Path, precision: str, batches: Batches
     ) -> list[Check]:
@@ -247,10 +272,11 @@ def _answer_in(row: list[int], artifact: TranslationArtifact) -> list[int]:
 def _along_greedy(
     expected: Sequence[Expected], runtime: Translator
 ) -> Iterator[tuple[Mapping[str, Array], Array, Array, Array, float]]:
-    """Both runtimes' logits along PyTorch's greedy outputs for each batch.
+    """Compute both runtimes' logits along PyTorch's greedy outputs for each batch.
 
-    Yields sources, tokens [rows, steps + 1] from the start token on, PyTorch's logits and the
-    runtime's [rows, steps, scored tokens], and their relative difference.
+    Yields:
+        Sources, tokens [rows, steps + 1] from the start token on, PyTorch's logits and the
+        runtime's [rows, steps, scored tokens], and their relative difference.
     """
     ends = [*runtime.end_ids, runtime.artifact.pad_token_id]
     for batch in expected:

@@ -1,5 +1,6 @@
-"""A translator's graphs: the encoder, which also gives keys and values of all cross-attentions, and
-one step of the decoder, with a cache.
+"""A translator's graphs: the encoder, and one step of the decoder with a cache.
+
+The encoder also gives the keys and values of all cross-attentions.
 """
 
 from __future__ import annotations
@@ -15,30 +16,56 @@ from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_te
 from torch import Tensor, nn
 
 from compressor.export import graphs
-from compressor.export.attention import CrossKeysValues, KeysValues, StepState, additive_mask
+from compressor.export.attention_base import additive_mask
+from compressor.export.decoder_attention import CrossKeysValues, KeysValues, StepState
 from compressor.export.graphs import BATCH, PAST, SOURCE
 from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import OutputLayer, best_tokens, embedding_only
 from compressor.model.sublayers import Mask, Sublayer
-from compressor.runtime.decoder import ROWS, SELECT_CACHES, SELECT_PAST, selected
+from compressor.runtime.graph_names import ROWS, SELECT_CACHES, SELECT_PAST, selected
 
 _OPSET, _IR_VERSION = 13, 8  # of small graphs; Gather has not changed since opset 13
 
 
 class TranslatorEncoder(nn.Module):
+    """The encoder, with the keys and values of the decoder's cross-attentions.
+
+    Args:
+        model: an encoder-decoder.
+        layers: all its sublayers.
+        mask: says which of them have heads left.
+    """
+
     def __init__(self, model: nn.Module, layers: Sequence[Sublayer], mask: Mask) -> None:
         super().__init__()
         self.encoder = model.get_encoder()  # type: ignore[operator]
         self.cross = CrossKeysValues(model, layers, mask)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
+        """Encode sources.
+
+        Args:
+            input_ids: [batch, source].
+            attention_mask: [batch, source] of 1 and 0.
+
+        Returns:
+            Hidden states [batch, source, width], then key, value, key, value, …, [batch, heads,
+            source, head_dim] each.
+        """
         mask = additive_mask(attention_mask)
         hidden = self.encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
         return [hidden, *self.cross(hidden)]
 
 
 class DecoderStep(nn.Module):
-    """One decoding step: logits of the next token, the best one, and the grown cache."""
+    """One decoding step: logits of the next token, the best one, and the grown cache.
+
+    Args:
+        model: an encoder-decoder, with its attention replaced.
+        output: the output layer.
+        cross: numbers of the layers whose cross-attention has heads.
+        past: numbers of the layers whose self-attention has heads.
+    """
 
     def __init__(
         self, model: nn.Module, output: OutputLayer, cross: list[int], past: list[int]
@@ -56,6 +83,18 @@ class DecoderStep(nn.Module):
         cross: list[Tensor],
         past: list[Tensor],
     ) -> list[Tensor]:
+        """Decode one token of each row.
+
+        Args:
+            input_ids: [batch, 1].
+            position: number of tokens so far, [1].
+            attention_mask: of the sources, [batch, source]; None without cross-attention heads.
+            cross: key, value, key, value, …, [batch, heads, source, head_dim] each.
+            past: key, value, key, value, …, [batch, heads, past, head_dim] each.
+
+        Returns:
+            Logits [batch, tokens], the best token [batch], and the grown past.
+        """
         state = StepState(position, _by_layer(self.cross, cross), _by_layer(self.past, past))
         # A mask of four dimensions replaces transformers' own; the one token attends to all others.
         unmasked = torch.zeros(1, 1, 1, 1)
@@ -75,11 +114,12 @@ class DecoderStep(nn.Module):
 
 
 def _by_layer(layers: Sequence[int], tensors: Sequence[Tensor]) -> KeysValues:
-    """From key, value, key, value, …"""
+    """Pair keys and values, which follow one another, by layer."""
     return dict(zip(layers, zip(tensors[::2], tensors[1::2], strict=True), strict=True))
 
 
 def export_encoder(graph: TranslatorEncoder, path: Path) -> None:
+    """Write the encoder."""
     names = ["input_ids", "attention_mask"]
     # The tracer treats sizes of 0 and 1 as fixed.
     example = (torch.ones(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long))
@@ -127,6 +167,7 @@ def with_heads(network: Network, kind: str) -> list[Sublayer]:
 
 
 def cache_names(prefix: str, sublayers: Iterable[Sublayer]) -> list[str]:
+    """Names of the keys and values of sublayers: `PREFIX_key.LAYER`, `PREFIX_value.LAYER`."""
     return [f"{prefix}_{part}.{x.index}" for x in sublayers for part in ("key", "value")]
 
 
@@ -134,6 +175,13 @@ def export_cache_rows(network: Network, directory: Path) -> dict[str, str]:
     """Write graphs that select rows of the past alone, and of all caches, on the device.
 
     In beam search hypotheses are reordered, and finished sentences leave the batch.
+
+    Args:
+        network: a translator.
+        directory: of the graphs.
+
+    Returns:
+        Role of each graph -> file name; none for a decoder without caches.
     """
     past = cache_names("past", with_heads(network, "decoder_self"))
     every = cache_names("cross", with_heads(network, "cross")) + past
@@ -150,7 +198,15 @@ def export_cache_rows(network: Network, directory: Path) -> dict[str, str]:
 def gather_graph(
     name: str, caches: Mapping[str, int], indices: str, rename: Callable[[str], str], axis: int
 ) -> onnx.GraphProto:
-    """A graph that gathers entries of caches [batch, heads, length, head_dim] along an axis."""
+    """A graph that gathers entries of caches [batch, heads, length, head_dim] along an axis.
+
+    Args:
+        name: of the graph.
+        caches: name -> type of its numbers.
+        indices: name of the input with the numbers of the entries.
+        rename: gives the output's name of a cache.
+        axis: to gather along.
+    """
     inputs = [make_tensor_value_info(x, kind, [None] * 4) for x, kind in caches.items()]
     return make_graph(
         [make_node("Gather", [x, indices], [rename(x)], axis=axis) for x in caches],
@@ -161,6 +217,7 @@ def gather_graph(
 
 
 def write_small_graph(graph: onnx.GraphProto, path: Path) -> None:
+    """Write a graph without weights, in versions that older runtimes read."""
     # With explicit versions: the defaults are the newest, which older runtimes cannot read.
     opsets = [make_opsetid("", _OPSET)]
     onnx.save(make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION), path)

@@ -28,13 +28,20 @@ class Spooled:
         np.save(self._file, array)
 
     def read(self) -> Any:
+        """Read the array back."""
         self._file.seek(0)
         return np.load(self._file)
 
 
 @dataclass(frozen=True)
 class Expected:
-    """PyTorch's outputs for one ragged batch."""
+    """PyTorch's outputs for one ragged batch.
+
+    Args:
+        inputs: of the batch, as the runtime takes them.
+        logits: [rows, ...]; a translator's may be as large as the model, so they are in a file.
+        tokens: generated, with the start token, [rows, steps + 1]; None without a decoder.
+    """
 
     inputs: Mapping[str, NDArray[Any]]
     logits: Spooled  # [rows, ...]; a translator's may be as large as the model
@@ -44,7 +51,13 @@ class Expected:
 
 @dataclass(frozen=True)
 class Compared:
-    """An artifact's outputs against PyTorch's."""
+    """An artifact's outputs compared with PyTorch's.
+
+    Args:
+        differences: of the logits of each batch, relative to the largest logit.
+        same: whether each prediction equals PyTorch's.
+        answers: name of the predictions, for texts.
+    """
 
     differences: Sequence[float]  # of the logits of each batch, relative to the largest logit
     same: Sequence[bool]  # whether each prediction equals PyTorch's
@@ -52,7 +65,13 @@ class Compared:
 
 
 def require_fed_back(runtime: Any, inputs: Mapping[str, NDArray[Any]], length: int = 12) -> None:
-    """Check that generation on the device equals generation step by step."""
+    """Raise `VerificationError` unless generation on the device equals generation step by step.
+
+    Args:
+        runtime: a generator whose decoder feeds back its tokens.
+        inputs: of a batch.
+        length: tokens to generate at most.
+    """
     steps = min(length, runtime.artifact.generation.limit)
     if runtime.generate(inputs, forced_length=steps) != runtime.stepwise(inputs, steps):
         raise VerificationError(
@@ -67,9 +86,15 @@ def translation_check(
 ) -> Check:
     """The check that an engine's tokens are PyTorch's, except after a tie of PyTorch's logits.
 
-    `rows` are tokens of PyTorch and of the engine, and PyTorch's logits [steps, vocabulary].
+    Args:
+        rows: tokens of PyTorch and of the engine, and PyTorch's logits [steps, vocabulary].
+        note: what else the check is to say.
+        engine: its name.
+
+    Raises:
+        VerificationError: a token differs, and there is no tie.
     """
-    count, tokens, ties = 0, 0, 0
+    count = tokens = ties = 0
     for want, got, logits in rows:
         count, tokens = count + 1, tokens + len(want)
         if want == got:
@@ -104,6 +129,9 @@ def require_searched(
         model: in PyTorch.
         search: the model's answers at each call, rows of tokens.
         found: those of the graphs.
+
+    Raises:
+        VerificationError: they differ, however the model's logits are changed a little.
     """
     wanted = search()
     others = [row for row, want in enumerate(wanted) if found[row] != want]
@@ -134,18 +162,29 @@ def search_check(rows: int, beams: int) -> Check:
 
 
 def at_real_tokens(values: NDArray[Any], attention_mask: NDArray[np.int64]) -> list[NDArray[Any]]:
-    """What is read of a padded batch's values for tokens, [rows, tokens, …]: of each row [real, …].
+    """The values of each row's real tokens, [real, …], in a padded batch.
 
     At padding, where DeBERTa and ModernBERT mask otherwise in PyTorch than in a graph, they may be
     anything, NaN too, as nothing reads them.
+
+    Args:
+        values: [rows, tokens, …].
+        attention_mask: [rows, tokens] of 1 and 0.
     """
     return [row[real > 0] for row, real in zip(values, attention_mask, strict=True)]
 
 
 def relative_difference(actual: Any, expected: Any) -> float:
-    """The largest difference of two arrays [rows, ...] as a share of the largest expected value.
+    """The largest difference of two arrays as a share of the largest expected value.
 
-    Without copies of the whole; rows may differ in length; NaN if any is NaN.
+    Without copies of the whole.
+
+    Args:
+        actual: [rows, ...]; rows may differ in length.
+        expected: the same shape.
+
+    Returns:
+        The share; NaN if any number is.
     """
     pairs = zip(actual, expected, strict=True)
     largest, difference = np.max(
@@ -155,7 +194,15 @@ def relative_difference(actual: Any, expected: Any) -> float:
 
 
 def logit_check(differences: Sequence[float], provider: str = "") -> Check:
-    """The check of the logits, from the relative difference of each batch."""
+    """The check of the logits.
+
+    Args:
+        differences: the relative difference of each batch.
+        provider: that computed them, if it is to be named.
+
+    Raises:
+        VerificationError: one exceeds `EXPORT_TOLERANCE`.
+    """
     worst = float(np.max(differences))  # NaN if any is
     # Written so that NaN raises, too.
     if not worst <= EXPORT_TOLERANCE:

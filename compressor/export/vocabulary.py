@@ -1,4 +1,4 @@
-"""What a decoder generates: its settings, and the tokens that an output can contain.
+"""The tokens that a decoder's output can contain, and its generation settings.
 
 The embedding table and the output layer of an exported decoder have rows for these tokens only.
 """
@@ -35,10 +35,16 @@ MIN_BLOCK_WIDTH = 16  # tokens in a block of `best_tokens`: smaller ones save no
 
 
 def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -> list[int] | None:
-    """Ids of the tokens that an output can contain, ascending; None: all tokens.
+    """Find the tokens that an output can contain.
 
-    With the tokens `seen` in target texts others are left out, except special and configured ones,
-    and single characters and bytes, so that every text can still be generated.
+    Args:
+        checkpoint: of an encoder-decoder.
+        seen: ids of the tokens of target texts. Others are then left out, except special and
+            configured ones, and single characters and bytes, so that every text can still be
+            generated.
+
+    Returns:
+        Ids, ascending; None: all tokens.
     """
     tokenizer: Any = checkpoint.tokenizer
     ids: dict[str, int] = tokenizer.get_vocab()
@@ -69,7 +75,19 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
 def tokens_of_text(
     file: TextFile, tokenizer: Any, progress: Callable[[int], None] = lambda texts: None
 ) -> set[int]:
-    """Ids of the distinct tokens of a text in the target language, special tokens included."""
+    """Find the tokens of a text in the target language.
+
+    Args:
+        file: one text a line.
+        tokenizer: with its languages set.
+        progress: called with the number of texts that are done.
+
+    Returns:
+        Ids, special tokens included.
+
+    Raises:
+        InputError: the tokenizer has no target language, or the file cannot be read.
+    """
     require_target_language(tokenizer)
     seen: set[int] = set()
     count = 0
@@ -95,7 +113,12 @@ def is_short(piece: str) -> bool:
 
 
 class OutputLayer(nn.Module):
-    """A translator's output layer for some tokens; None: all."""
+    """A translator's output layer for some tokens.
+
+    Args:
+        model: an encoder-decoder.
+        tokens: ids; None: all.
+    """
 
     def __init__(self, model: Any, tokens: list[int] | None) -> None:
         super().__init__()
@@ -112,7 +135,7 @@ class OutputLayer(nn.Module):
         self.biased = bool(self.bias.any())
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """[rows, width] -> logits [rows, tokens]"""
+        """Turn hidden states [rows, width] into logits [rows, tokens]."""
         hidden = hidden if self.scale == 1 else hidden * self.scale
         return nn.functional.linear(hidden, self.weight, self.bias if self.biased else None)
 
@@ -165,9 +188,17 @@ def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
 def greedy(
     model: Any, batch: Mapping[str, Tensor], tokens: Sequence[int], most: int
 ) -> tuple[dict[str, NDArray[Any]], NDArray[Any], Iterator[NDArray[Any]]]:
-    """Inputs; PyTorch's greedy outputs [rows, steps + 1] with some tokens, from the start token on.
+    """Decode greedily with PyTorch, with some tokens alone.
 
-    And for each row the logits of all tokens along them, [steps, vocabulary].
+    Args:
+        model: an encoder-decoder.
+        batch: `input_ids` and `attention_mask`, [rows, source].
+        tokens: ids that may be generated.
+        most: how many to generate at most.
+
+    Returns:
+        The inputs as arrays; the outputs [rows, steps + 1], from the start token on; and for each
+        row the logits of all tokens along them, [steps, vocabulary].
     """
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     with restricted(model, tokens):
@@ -182,7 +213,17 @@ def greedy(
 def searched(
     model: Any, batch: Mapping[str, Tensor], tokens: Sequence[int], **options: Any
 ) -> list[list[int]]:
-    """What PyTorch generates with some tokens, the start token first and padded."""
+    """Generate with PyTorch, with some tokens alone.
+
+    Args:
+        model: an encoder-decoder.
+        batch: `input_ids` and `attention_mask`, [rows, source].
+        tokens: ids that may be generated.
+        options: of `generate`.
+
+    Returns:
+        The start token first, and padded.
+    """
     with restricted(model, tokens):
         rows: list[list[int]] = generate(model, batch, **options).tolist()
     return rows
@@ -190,7 +231,13 @@ def searched(
 
 @contextmanager
 def perturbed(model: Any, share: float, seed: int) -> Iterator[None]:
-    """Within the context, the PyTorch model's logits are off by up to a share of the largest."""
+    """Change, within the context, the PyTorch model's logits a little, at random.
+
+    Args:
+        model: an encoder-decoder.
+        share: of the largest logit, by which they are off at most.
+        seed: of the random numbers.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def change(module: nn.Module, inputs: object, logits: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores, Sublayer, Units, units_of
 from compressor.options.bounds import Positive
 from compressor.options.declare import Options, option
-from compressor.options.table import Table, opened
+from compressor.options.table import Table, import_object
 
 if TYPE_CHECKING:
     from torch import nn
@@ -103,7 +103,7 @@ class ScoringMethod(UnitMethod):
             For each sublayer one number per unit, [units], higher is more important. Units that the
             mask removes may have any finite number; `score_units` sets it to 0.
         """
-        raw: RawScores = opened(self.function)(self, scoring)
+        raw: RawScores = import_object(self.function)(self, scoring)
         return raw
 
     def normalization(self, mixed: bool) -> Normalize:
@@ -295,7 +295,9 @@ class ScoringJob:
     # Value (0-100) and signature of the task's main metric, of outputs for all rows.
     metric: Callable[[Sequence[str]], tuple[float, str]] | None = None
     # Raises `InputError` where the metric could show no loss of these outputs; names the option.
-    require_sight: Callable[[str, Sequence[str]], None] = field(default=lambda asked, answers: None)
+    require_above_chance: Callable[[str, Sequence[str]], None] = field(
+        default=lambda asked, answers: None
+    )
     seed: int = 0
     device: str = "cpu"
     # Called with (steps done, total steps); a step is a batch, with `ablation` a pass.

@@ -48,7 +48,7 @@ def ablation_scores(method: Ablation, scoring: ScoringJob) -> RawScores:
     if method.measures_metric:
         assert scoring.metric is not None
         baseline, outputs = outputs_without_units(scoring, layers)
-        scoring.require_sight("--ablate metric", baseline)
+        scoring.require_above_chance("--ablate metric", baseline)
         dense, signature = scoring.metric(baseline)
         signature = f"decrease:{signature}"
         values = {layer.name: [0.0] * layer.units for layer in layers}

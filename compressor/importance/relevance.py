@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 from compressor import parallel
 from compressor.importance import Per, RawScores, Relevance, ScoringJob
 from compressor.importance.gradients import require_gradient, zeros
-from compressor.model.architectures import find_sublayers
+from compressor.model.layers import find_sublayers
 from compressor.model.modes import (
     computing_all_tokens,
     frozen,

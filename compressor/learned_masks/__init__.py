@@ -20,7 +20,7 @@ from compressor.importance import TrainedWeights, UnitMethod
 from compressor.model.sublayers import Mask, Scores
 from compressor.options.bounds import Count, Positive
 from compressor.options.declare import option
-from compressor.options.table import Table, opened
+from compressor.options.table import Table, import_object
 from compressor.training import PATIENCE, TrainingJob, rate_option
 
 if TYPE_CHECKING:
@@ -166,5 +166,5 @@ def learn(method: LearnedMask, job: LearningJob) -> Learned:
     Raises:
         InputError: too few rows to hold some out, or a loss that is not finite.
     """
-    learned: Learned = opened("compressor.learned_masks.learning:run")(method, job)
+    learned: Learned = import_object("compressor.learned_masks.learning:run")(method, job)
     return learned

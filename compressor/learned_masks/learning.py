@@ -17,7 +17,7 @@ from compressor.budgets.units import NEURONS
 from compressor.importance import TrainedWeights
 from compressor.learned_masks import Learned, LearnedMask, LearningJob
 from compressor.learned_masks.base import GateLayout, Gates, distance_from_hard
-from compressor.model.architectures import layer_paths
+from compressor.model.layers import layer_paths
 from compressor.model.modes import skip_mask_inspection
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import gated

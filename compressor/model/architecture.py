@@ -1,4 +1,4 @@
-"""What there is to know about an architecture, whose entries are in `architectures.py`."""
+"""The form of an entry for an architecture; the entries are in `architectures.py`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from typing_extensions import override
 
 from compressor.errors import InputError
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
@@ -17,8 +19,14 @@ if TYPE_CHECKING:
 PositionBias = Literal["every_layer", "first_layer", "stack"]
 # The most that a configuration may ask for: several times what the largest models of the supported
 # architectures have. docs/checkpoints.md lists them.
-LAYERS, HEADS, WIDTH, NEURONS = 1024, 1024, 65_536, 1_048_576
-VOCABULARY, POSITIONS, TYPES, LABELS = 16_777_216, 65_536, 65_536, 65_536
+LAYERS = 1024
+HEADS = 1024
+WIDTH = 65_536
+NEURONS = 1_048_576  # of a layer
+VOCABULARY = 16_777_216
+POSITIONS = 65_536
+TYPES = 65_536  # of tokens
+LABELS = 65_536
 LEAST_TOKENS = 4  # of a text: the special tokens and something between them
 DISTANCES = 4096  # of relative positions
 COMPUTED_POSITIONS = 8_388_608  # numbers in a table of sinusoidal positions, which are computed
@@ -26,7 +34,14 @@ COMPUTED_POSITIONS = 8_388_608  # numbers in a table of sinusoidal positions, wh
 
 @dataclass(frozen=True)
 class Head:
-    """A class of transformers, and the task that its models are usually for."""
+    """A class of transformers, and the task that its models are usually for.
+
+    A subclass says what models of the class need beyond what transformers gives them.
+
+    Args:
+        auto_class: the class of transformers that opens such models.
+        task: name of the task.
+    """
 
     auto_class: str
     task: str
@@ -37,6 +52,7 @@ class Head:
         return self.auto_class.removeprefix("AutoModel")
 
     def usual_task(self, config: Any) -> str:
+        """The task of a model with this configuration, where none is named."""
         return self.task
 
     def token_read(self, model: nn.Module) -> TokenRead | None:
@@ -46,14 +62,26 @@ class Head:
     def complete(
         self, model: nn.Module, source: Path, settings: SentenceSettings | None, allow_pickle: bool
     ) -> None:
-        """Add to a model loaded from a directory what transformers leaves out, in place."""
+        """Add to a model loaded from a directory what transformers leaves out, in place.
+
+        Args:
+            model: of the head's class.
+            source: the directory.
+            settings: of sentence-transformers, if it has some.
+            allow_pickle: whether weights may be read from pickles.
+
+        Raises:
+            InputError: files that are needed are missing or malformed.
+        """
 
 
 class _Classifier(Head):
+    @override
     def token_read(self, model: nn.Module) -> TokenRead | None:
         # ModernBERT's may take the mean of all tokens.
         return "first" if getattr(model.config, "classifier_pooling", "cls") == "cls" else None
 
+    @override
     def usual_task(self, config: Any) -> str:
         if config.problem_type == "multi_label_classification":
             return "multilabel"
@@ -63,6 +91,7 @@ class _Classifier(Head):
 
 
 class _Reader(Head):  # answers questions by a part of a text
+    @override
     def complete(self, model: nn.Module, *source: Any) -> None:
         from compressor.model.modes import add_span_logits
 
@@ -70,11 +99,13 @@ class _Reader(Head):  # answers questions by a part of a text
 
 
 class _Encoder(Head):  # without one in transformers; that of sentence-transformers is added
+    @override
     def token_read(self, model: nn.Module) -> TokenRead | None:
         from compressor.model.sentence_head import HEAD, head_of
 
         return head_of(model).token_read if hasattr(model, HEAD) else None
 
+    @override
     def complete(self, model: nn.Module, *source: Any) -> None:
         from compressor.model.sentence_head import add_head
 
@@ -104,26 +135,41 @@ def head_in(name: str) -> Head | None:
 
 @dataclass(frozen=True)
 class SublayerPaths:
-    """Paths of one kind of sublayer, as in `Sublayer`, from its `layer` on."""
+    """Paths of one kind of sublayer, from its `layer` on; see `Sublayer`.
+
+    Args:
+        kind: of the sublayer.
+        layer: from the architecture's `base` on, with `{i}` for the layer's number.
+        block: the module that is replaced when no unit is left; an attention's splits its input
+            into heads.
+        inputs: role -> path of each projection whose rows belong to units. Where one holds several,
+            one after the other, their roles are joined: `query+key+value`.
+        output: the projection whose columns belong to units.
+        unit_count: attribute of the block for the number of units.
+        width: attribute of the block for the columns of all units. Without `unit_count` and
+            `unit_width`, each column of the output projection is a unit of its own.
+        position_bias: where the table of the bias by distance is that is added to attention scores:
+            in each layer; in the first, and each hands the bias on; in the stack, which gives it as
+            `position_bias`.
+        scaled: whether scores are divided by the square root of the unit width.
+        stand_in: what replaces the block when no unit is left: `feed_forward`, `attention`, or
+            `bias_to_hand_on`, which still makes the bias for other layers.
+        unit_width: attribute of the block for the columns of a unit.
+        optional: inputs of some configurations.
+    """
 
     kind: Kind
-    layer: str  # from the architecture's `base` on, with `{i}` for the layer's number
+    layer: str
     block: str
     inputs: Mapping[str, str]
     output: str
-    # Attributes of the block for the number of units, and their columns in all. Without the first
-    # and `unit_width`, each column of the output projection is a unit of its own.
     unit_count: str | None
     width: str | None = None
-    # Where the table of the bias by distance is that is added to attention scores: in each layer;
-    # in the first, and each hands the bias on; in the stack, which gives it as `position_bias`.
     position_bias: PositionBias | None = None
     scaled: bool = True
-    # What replaces the block when no unit is left: `feed_forward`, `attention`, or
-    # `bias_to_hand_on`, which still makes the bias for other layers.
     stand_in: str = "attention"
-    unit_width: str | None = None  # the attribute for the columns of a unit
-    optional: Mapping[str, str] = field(default_factory=dict)  # inputs of some configurations
+    unit_width: str | None = None
+    optional: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -167,7 +213,7 @@ class Architecture:
     computed_positions: bool | str = False  # instead of learned; or the name of the setting for it
     # Patterns of weights that checkpoints may hold beside those of the class: heads of other tasks.
     unused_weights: tuple[str, ...] = ()
-    spare_weights: str | None = None  # of weights that nothing reads: they may be missing
+    optional_weights: str | None = None  # of weights that nothing reads: they may be missing
     untied_weights: frozenset[str] = frozenset()  # whatever the configuration ties them to
     layers_return: Literal["tensor", "tuple"] = "tensor"
     first_layer_stays: Callable[[Any], bool] = lambda config: False  # it cannot be dropped
@@ -187,22 +233,27 @@ class Architecture:
 
     @property
     def task(self) -> str:
+        """Name of the task that its models are usually for."""
         return self.head.task
 
     @property
     def auto_class(self) -> str:
+        """The class of transformers that opens its models."""
         return self.head.auto_class
 
     @property
     def logits_bias(self) -> str | None:
+        """The buffer that is added to a decoder's logits; None without one."""
         return self.decoder.logits_bias if self.decoder else None
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
+        """The encoder, and the decoder if there is one."""
         return (self.encoder,) if self.decoder is None else (self.encoder, self.decoder)
 
     @property
     def position_bias(self) -> PositionBias | None:
+        """The place of the table of the attention's bias by distance; None without one."""
         return next((x.position_bias for x in self.sublayers if x.position_bias), None)
 
     @property
@@ -212,15 +263,20 @@ class Architecture:
 
     @property
     def is_gated(self) -> bool:
+        """Whether feed-forward parts have a gate."""
         return any("gate" in parts_of(role) for x in self.sublayers for role in x.inputs)
 
     def for_class(self, auto_class: str) -> Architecture:
-        """The entry of the same encoder with a head of `ENCODER_HEADS`; else it is unchanged."""
+        """The entry of the same encoder with another head.
+
+        Args:
+            auto_class: in `ENCODER_HEADS`; others, and all of encoder-decoders, change nothing.
+        """
         if auto_class == self.auto_class or self.decoder or auto_class not in ENCODER_HEADS:
             return self
         head = ENCODER_HEADS[auto_class]
         if not head.ending:
-            return replace(self, head=head, base="", spare_weights=r"^pooler\.")
+            return replace(self, head=head, base="", optional_weights=r"^pooler\.")
         unused = (*self.unused_weights, rf"^({self.base}\.)?pooler\.")
         return replace(self, head=head, unused_weights=unused)
 
@@ -265,7 +321,13 @@ class Architecture:
         return bool(getattr(config, name, False)) if isinstance(name, str) else name
 
     def require_depth(self, encoder: int, decoder: int, where: str) -> None:
-        """Raise InputError if `generate` cannot handle so many layers of each stack."""
+        """Raise `InputError` if `generate` cannot handle so many layers of each stack.
+
+        Args:
+            encoder: its layers.
+            decoder: its layers.
+            where: what has them, for the message.
+        """
         if self.decoder and self.decoder.not_deeper and decoder > encoder:
             raise InputError(
                 f"{where} has {encoder} layers in the encoder and {decoder} in the decoder, and "
@@ -298,5 +360,14 @@ def decoder_tokens(config: Any) -> int:
 
 
 def feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -> SublayerPaths:
+    """The paths of a feed-forward part without a gate.
+
+    Args:
+        kind: of the sublayer.
+        layer: its path, with `{i}` for the layer's number.
+        up: from the layer on, the projection whose rows belong to neurons.
+        down: the projection whose columns do.
+        block: what is replaced when no neuron is left; empty: `up`.
+    """
     inputs = {"up": up}
     return SublayerPaths(kind, layer, block or up, inputs, down, None, stand_in="feed_forward")

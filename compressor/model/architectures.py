@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from compressor.errors import InputError
 from compressor.model.architecture import (
@@ -19,10 +19,7 @@ from compressor.model.architecture import (
     feed_forward,
     head_in,
 )
-from compressor.model.sublayers import Kind, Sublayer, is_self_attention
-
-if TYPE_CHECKING:
-    from torch import nn
+from compressor.model.sublayers import Kind, is_self_attention
 
 
 def _attention(
@@ -46,11 +43,20 @@ _BERT_ATTENTION = _attention(
 _BERT_FEED_FORWARD = feed_forward(
     "encoder_ffn", "encoder.layer.{i}", "intermediate.dense", "output.dense", block="intermediate"
 )
+
+
+def _refuse_bert(config: Any) -> str | None:
+    if getattr(config, "position_embedding_type", "absolute") is not None:
+        return None
+    return "position_embedding_type is null: transformers 4 then adds no positions, and 5 does"
+
+
 BERT = Architecture(
     base="bert",
     sublayers=(_BERT_ATTENTION, _BERT_FEED_FORWARD),
     inputs=("input_ids", "attention_mask", "token_type_ids"),
     unused_weights=(r"^cls\.",),
+    refuse=_refuse_bert,
 )
 
 ROBERTA = replace(
@@ -329,6 +335,15 @@ _REASONS = {
 
 
 def architecture(model_type: str, where: str = "the checkpoint") -> Architecture:
+    """The entry of a `config.model_type`.
+
+    Args:
+        model_type: of the configuration.
+        where: what has it, for the message.
+
+    Raises:
+        InputError: the architecture is not supported; the message lists those that are.
+    """
     if model_type not in ARCHITECTURES:
         raise InputError(
             f"architecture {model_type!r} of {where} is not supported"
@@ -340,59 +355,10 @@ def architecture(model_type: str, where: str = "the checkpoint") -> Architecture
 
 
 def architecture_of(model: Any) -> Architecture:
+    """The entry of a model, for its own head and feed-forward parts."""
     config = model.config
     entry = architecture(config.model_type)
     entry = entry.with_feed_forward(getattr(config, "feed_forward_proj", None))
     if not hasattr(model, entry.base):
         return entry.for_class(ENCODER.auto_class)
     return entry.for_class((head_in(type(model).__name__) or entry.head).auto_class)
-
-
-def layer_paths(model: nn.Module) -> list[str]:
-    """Paths of all Transformer layers of a model, pruned or not, skipped ones included."""
-    entry = architecture_of(model)
-    stacks = {entry.full_paths(x)["layer"].partition("{i}")[0] for x in entry.sublayers}
-    return [f"{stack}{i}" for stack in sorted(stacks) for i in range(depth_at(model, stack))]
-
-
-def depth_at(model: nn.Module, stack: str) -> int:
-    """How many layers there are at a path that ends before their numbers."""
-    return len(cast("nn.ModuleList", model.get_submodule(stack.removesuffix("."))))
-
-
-def find_sublayers(model: nn.Module) -> list[Sublayer]:
-    """All sublayers of a model that is not pruned, but those of skipped layers, by kind."""
-    from compressor.model.modeling_pruned import find_sublayer  # imports torch
-
-    entry = architecture_of(model)
-    modules = {path for path, _ in model.named_modules()}
-    sublayers = []
-    for paths in entry.sublayers:
-        full = entry.full_paths(paths)
-        for index in range(depth_at(model, full["layer"].partition("{i}")[0])):
-            layer = full["layer"].format(i=index)
-            if f"{layer}.{paths.output}" not in modules:
-                continue  # a layer that is skipped
-            placed = find_sublayer(model, full, index)
-            tables = {"every_layer": layer, "first_layer": full["layer"].format(i=0)}
-            table = tables.get(paths.position_bias or "")
-            has_bias = table is not None and is_self_attention(paths.kind)
-            inputs = {
-                role: f"{layer}.{path}"
-                for role, path in {**paths.inputs, **paths.optional}.items()
-                if f"{layer}.{path}" in placed.inputs
-            }
-            sublayers.append(
-                Sublayer(
-                    kind=paths.kind,
-                    index=index,
-                    units=placed.units,
-                    unit_width=placed.unit_width,
-                    block=placed.block,
-                    inputs=inputs,
-                    output=placed.output,
-                    biased_by=f"{table}.{paths.block}" if has_bias else None,
-                    scaled=paths.scaled,
-                )
-            )
-    return sublayers

@@ -47,16 +47,29 @@ SHARD_BYTES = 50 * 10**9  # of a file of weights in float32, as transformers has
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded model with all that later stages need to know about it."""
+    """A loaded model with all that later stages need to know about it.
+
+    Args:
+        model: in float32 on the CPU, in evaluation mode.
+        tokenizer: of transformers.
+        layers: sublayers of the dense model, but for those of dropped layers.
+        mask: the units of them that are left.
+        directory: of its files.
+        name: as the user gave it: a path or a hub id.
+        revision: the commit, of a model from the hub.
+        dtype: in which weights are stored; computation is in float32.
+        task: that it was opened for.
+        pruning: its `units.json`; None of a dense checkpoint.
+    """
 
     model: nn.Module
     tokenizer: Any
-    layers: list[Sublayer]  # of the dense model, but for those of dropped layers
+    layers: list[Sublayer]
     mask: Mask
     directory: Path
-    name: str  # as the user gave it: a path or a hub id
-    revision: str | None  # the commit, of a model from the hub
-    dtype: torch.dtype  # in which weights are stored; computation is in float32
+    name: str
+    revision: str | None
+    dtype: torch.dtype
     task: str
     pruning: PruningRecord | None = None
 
@@ -67,10 +80,12 @@ class Checkpoint:
 
     @property
     def attention(self) -> list[Sublayer]:
+        """The sublayers that are attentions."""
         return [sublayer for sublayer in self.layers if sublayer.is_attention]
 
     @property
     def entry(self) -> Architecture:
+        """The entry of its architecture."""
         return architecture_of(self.model)
 
     @property
@@ -84,7 +99,7 @@ class Checkpoint:
 
     @property
     def max_source_tokens(self) -> int:
-        """The longest input it has positions for, special tokens included."""
+        """Length of the longest input that it has positions for, special tokens included."""
         positions = self.entry.most_positions(self.model.config) or POSITIONS
         return int(min(positions, self.tokenizer.model_max_length))
 
@@ -126,14 +141,22 @@ def open_checkpoint(
     verify: bool = True,
     dense: bool = False,
 ) -> Checkpoint:
-    """Load model and tokenizer in float32 on the CPU, in evaluation mode, or raise InputError.
+    """Load model and tokenizer in float32 on the CPU, in evaluation mode.
 
     Args:
+        model: a directory, or a hub id.
         task: None takes that of a pruned checkpoint, or the usual one of models of its class.
         auto_class: of transformers, where `architectures` in `config.json` names no head; None: the
             one of the task in `ENCODER_HEADS`.
-        verify: as in `load`.
+        revision: branch, tag or commit, of a hub id.
+        allow_pickle: whether weights may be read from pickles, without code in them.
+        trust_remote_code: whether transformers may run the code of the tokenizer.
+        verify: check the files against `manifest.json` first.
         dense: refuse a checkpoint that has lost units already.
+
+    Raises:
+        InputError: nothing is there, the architecture is not supported, weights are unsafe or
+            incomplete, or the checkpoint is pruned where a dense one is wanted.
     """
     directory = location.resolve(model, revision, allow_pickle)
     location.require_own_files(directory)
@@ -162,11 +185,17 @@ def open_checkpoint(
     read_one_token(network)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
-        model=network.eval(), tokenizer=tokenizer, layers=sublayers,
+        model=network.eval(),
+        tokenizer=tokenizer,
+        layers=sublayers,
         mask=Mask.full(sublayers) if pruning is None else pruning.mask.of_layers_left(),
-        directory=directory, name=model, revision=commit, dtype=location.stored_dtype(stored),
-        task=task or entry.head.usual_task(config), pruning=pruning,
-    )  # fmt: skip
+        directory=directory,
+        name=model,
+        revision=commit,
+        dtype=location.stored_dtype(stored),
+        task=task or entry.head.usual_task(config),
+        pruning=pruning,
+    )
 
 
 def _entry(
@@ -198,9 +227,16 @@ def round_to(model: nn.Module, dtype: torch.dtype) -> None:
 def save_checkpoint(
     source: Checkpoint, model: nn.Module, record: Mapping[str, Any], directory: Path
 ) -> list[Path]:
-    """Write a pruned model, after `round_to`, as its source is stored; the files at the root.
+    """Write a pruned model, after `round_to`, in the form in which its source is stored.
 
-    It has no skipped layers (`surgery.without_skipped`); the record is what `units.json` holds.
+    Args:
+        source: the checkpoint that it was made from.
+        model: without skipped layers (`surgery.without_skipped`).
+        record: the contents of `units.json`.
+        directory: made if it is missing.
+
+    Returns:
+        The files that were written at the root.
     """
     directory.mkdir(parents=True, exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
@@ -252,7 +288,14 @@ def _save_weights(model: nn.Module, dtype: torch.dtype, directory: Path) -> None
 def save_settings(
     source: Checkpoint, model: nn.Module, directory: Path, config: PretrainedConfig
 ) -> None:
-    """Write all of a checkpoint but its weights: `config`, other settings and the tokenizer."""
+    """Write all of a checkpoint but its weights.
+
+    Args:
+        source: where the tokenizer and further files are from.
+        model: whose generation settings are written.
+        directory: to write to.
+        config: to write.
+    """
     config.save_pretrained(directory)
     generation = getattr(model, "generation_config", None)
     if generation is not None:

@@ -59,6 +59,19 @@ _MODELS = {
 
 
 def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
+    """Read and check the configuration of a checkpoint.
+
+    Args:
+        directory: of the checkpoint.
+        trust_remote_code: whether transformers may run the checkpoint's own code.
+
+    Returns:
+        The configuration of transformers, with the values of the file.
+
+    Raises:
+        InputError: there is none, it cannot be read, the architecture is not supported, or it
+            describes a model that cannot be.
+    """
     require_checkpoint(directory)
     path = directory / "config.json"
     values = read_object(path, _MALFORMED)
@@ -89,7 +102,13 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
 
 
 def require_layers(config: Any, tensors: int, path: Path) -> None:
-    """Raise InputError if fewer tensors than layers are stored, before the layers are built."""
+    """Raise `InputError` if fewer tensors than layers are stored, before the layers are built.
+
+    Args:
+        config: that asks for the layers.
+        tensors: how many are stored.
+        path: of the configuration, for the message.
+    """
     for stack in architecture(config.model_type).stacks:
         layers = getattr(config, stack.layers)
         if layers > tensors:
@@ -99,7 +118,9 @@ def require_layers(config: Any, tensors: int, path: Path) -> None:
 
 def _require_variant(values: Mapping[str, Any], entry: Architecture, path: Path) -> None:
     """Check what transformers takes for another model, or passes over, by the same name."""
-    generates, heads, settings = entry.decoder is not None, dict(_OTHER_HEADS), dict(_MODELS)
+    generates = entry.decoder is not None
+    heads = dict(_OTHER_HEADS)
+    settings = dict(_MODELS)
     if generates:
         heads |= {x.ending: f"is for {x.task}" for x in ENCODER_HEADS.values() if x.ending}
         del settings["is_decoder"], settings["add_cross_attention"]
@@ -117,9 +138,8 @@ def _require_variant(values: Mapping[str, Any], entry: Architecture, path: Path)
     joined = values.get("is_encoder_decoder")
     if joined is not None and bool(joined) is not generates:
         raise _unsupported(path, f"sets is_encoder_decoder to {str(joined)[:20]}")
-    # transformers 4 adds no positions for null.
-    positions = values.get("position_embedding_type", "absolute")
-    if positions != "absolute":
+    positions = values.get("position_embedding_type")
+    if positions not in (None, "absolute"):
         problem = f"sets position_embedding_type to {str(positions)[:40]}"
         reason = "transformers has no such positions any more"
         raise _unsupported(path, problem, reason, "positions-unsupported")
@@ -150,7 +170,10 @@ def _wrong_sizes(values: Mapping[str, Any], entry: Architecture) -> Iterator[str
 
 
 def _wrong_values(config: Any, entry: Architecture, path: Path) -> Iterator[str]:
-    """What transformers has made of the file's values, whatever their names are there."""
+    """Find impossible values among those that transformers has made of the file's.
+
+    Whatever their names are there.
+    """
     sizes = {name: getattr(config, name, None) for name in entry.size_bounds()}
     yield from _wrong_sizes({n: v for n, v in sizes.items() if v is not None}, entry)
     width = int(getattr(config, entry.width))
@@ -191,7 +214,7 @@ def _wrong_values(config: Any, entry: Architecture, path: Path) -> Iterator[str]
 
 
 def _wrong_class_names(values: Mapping[str, Any], config: Any) -> Iterator[str]:
-    """Where names of classes contradict each other, transformers silently takes some of them."""
+    """Find names of classes that contradict each other; transformers silently takes some."""
     names: dict[int, str] = config.id2label
     if set(names) != set(range(len(names))) or not all(isinstance(x, str) for x in names.values()):
         yield "id2label does not give a name to each class from 0 on"

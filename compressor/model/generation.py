@@ -101,9 +101,13 @@ _TOKENS_ALONE: dict[str, Any] = {
 
 
 def check_generation(directory: Path, rows: int) -> None:
-    """Raise InputError for settings of generation that are not followed, or cannot be read.
+    """Raise `InputError` for settings of generation that are not followed, or cannot be read.
 
-    Warns of names that transformers does not know. `rows` are those of the model's embeddings.
+    Warns of names that transformers does not know.
+
+    Args:
+        directory: of the checkpoint.
+        rows: of the model's embeddings, which tokens are below.
     """
     path, unknown = _settings_file(directory), []
     has_own_file = path.name == GENERATION_FILE
@@ -147,7 +151,13 @@ def _tie(forced: list[int] | int | None, suppressed: list[int] | None) -> bool:
 
 
 def require_beams(settings: Any, flag: str, beams: int | None) -> None:
-    """Raise UsageError for several beams where a model's settings give them no certain result."""
+    """Raise `UsageError` for several beams where a model's settings give them no certain result.
+
+    Args:
+        settings: the model's generation configuration.
+        flag: the option, for the message.
+        beams: its value; None: not set.
+    """
     forced, suppressed = settings.forced_eos_token_id, settings.suppress_tokens
     if (beams or 1) > 1 and _tie(forced, suppressed):
         raise UsageError(
@@ -178,7 +188,11 @@ def take_class_tokens(model: Any, directory: Path) -> None:
 
 
 def require_start(settings: Any, directory: Path) -> None:
-    """Set the token that a model starts with, in place, as `generate` does; require one."""
+    """Set the token that a model starts with, in place, as `generate` does.
+
+    Raises:
+        InputError: there is none.
+    """
     if settings.decoder_start_token_id is None:
         if settings.bos_token_id is None:
             reason = "it has neither decoder_start_token_id nor bos_token_id"
@@ -187,7 +201,16 @@ def require_start(settings: Any, directory: Path) -> None:
 
 
 def generate(model: Any, inputs: Mapping[str, Any], **options: Any) -> Any:
-    """Token ids [rows, tokens] of `generate` with these options, never sampled."""
+    """Generate by `generate` of transformers, never sampled.
+
+    Args:
+        model: an encoder-decoder.
+        inputs: `input_ids` and `attention_mask`, [rows, source].
+        options: of `generate`.
+
+    Returns:
+        Token ids [rows, tokens], the start token first.
+    """
     with quiet_transformers():
         return model.generate(
             input_ids=inputs["input_ids"],
@@ -199,5 +222,8 @@ def generate(model: Any, inputs: Mapping[str, Any], **options: Any) -> Any:
 
 
 def save_generation(settings: Any, directory: Path) -> None:
-    """Write them, even those without effect, which `save_pretrained` of transformers refuses."""
+    """Write generation settings, also those that `save_pretrained` of transformers refuses.
+
+    It refuses settings without effect.
+    """
     settings.to_json_file(directory / GENERATION_FILE, keys_to_pop=["compile_config"])

@@ -18,6 +18,7 @@ def source_prefix(tokenizer: Any) -> str:
 
 
 def set_prefix(tokenizer: Any, prefix: str) -> None:
+    """Let every source begin with a text from now on, in place."""
     tokenizer.init_kwargs[PREFIX] = prefix
 
 
@@ -72,7 +73,19 @@ def set_languages(
     target: str | None,
     where: str,
 ) -> None:
-    """Translate from and into these languages from now on, in place; None: as it is."""
+    """Translate from and into these languages from now on, in place.
+
+    Args:
+        model: whose generation settings may name the target.
+        tokenizer: of the model.
+        entry: of its architecture.
+        source: code of the language; None: as it is.
+        target: code of the language; None: as it is.
+        where: name of the checkpoint, for messages.
+
+    Raises:
+        UsageError: the model has no languages, or not that one.
+    """
     known, codes = languages(tokenizer), text_codes(tokenizer)
     if target is not None and codes:
         _require_language("--target-language", target, codes, where)
@@ -155,6 +168,7 @@ def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
 def target_missing(
     where: str, known: Sequence[str], more: str = "and the other with --source-language"
 ) -> InputError:
+    """The error where nothing says which language to translate into."""
     return InputError(
         f"{where} translates into {len(known)} languages ({_first(known)}), and nothing says "
         f"which; name it with --target-language, {more}",

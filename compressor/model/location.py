@@ -1,4 +1,4 @@
-"""Where a checkpoint is, and what its files of weights hold."""
+"""The place of a checkpoint, and what its files of weights hold."""
 
 from __future__ import annotations
 
@@ -46,7 +46,16 @@ _FORMS = {
 
 
 def resolve(model: str, revision: str | None = None, allow_pickle: bool = False) -> Path:
-    """The directory of a checkpoint, downloaded if `model` is a hub id, all files of one commit."""
+    """Find the directory of a checkpoint; a hub id is downloaded, all files of one commit.
+
+    Args:
+        model: a directory, or a hub id.
+        revision: branch, tag or commit, of a hub id.
+        allow_pickle: whether pickles are downloaded, too.
+
+    Raises:
+        InputError: there is neither a directory nor a model of that name that can be downloaded.
+    """
     path = Path(model).expanduser()
     if path.is_dir():
         if revision is not None:
@@ -77,7 +86,13 @@ def checkpoint_files(directory: Path) -> list[Path]:
 
 
 def require_own_files(directory: Path) -> None:
-    """Check that every file of a checkpoint is a regular file in its directory."""
+    """Check that every file of a checkpoint is a regular file in its directory.
+
+    Links into the hub's cache, where downloaded checkpoints keep their files, are followed.
+
+    Raises:
+        InputError: one is a link to another place, or cannot be read.
+    """
     try:
         paths = sorted([*directory.iterdir(), *directory.glob(manifest.MODULES)])
         files = [path for path in paths if not path.is_dir()]
@@ -129,6 +144,16 @@ class StoredTensor:
 
 
 def weight_files(directory: Path, allow_pickle: bool) -> list[Path]:
+    """The files of a checkpoint's weights.
+
+    Args:
+        directory: of the checkpoint.
+        allow_pickle: whether they may be pickles.
+
+    Raises:
+        InputError: there are none, they are pickles and may not be, or an index names something
+            else than files of the directory.
+    """
     for name, pattern in ((WEIGHTS, "*.safetensors"), (PICKLE, _PICKLES)):
         one, index = directory / name, directory / f"{name}.index.json"
         if not one.exists() and not index.exists():
@@ -172,7 +197,11 @@ def _indexed_files(index: Path, pattern: str) -> list[Path]:
 
 
 def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
-    """All tensors of some files by name, without reading their values."""
+    """Find all tensors of some files by name, without reading their values.
+
+    Raises:
+        InputError: a file is damaged, or two of them have the same tensor.
+    """
     stored: dict[str, StoredTensor] = {}
     for path in files:
         try:
@@ -230,13 +259,20 @@ def stored_dtype(tensors: Mapping[str, StoredTensor]) -> torch.dtype:
 
 
 def misfit(path: Path, problem: str, advice: str = "get the checkpoint again") -> InputError:
+    """The error of weights that are not those of the model in `config.json`."""
     return InputError(f"{path} {problem}; {advice}", id="weights-do-not-fit")
 
 
 def require_usable(
     model: nn.Module, stored: Mapping[str, StoredTensor], logits_bias: str | None = None
 ) -> None:
-    """Raise InputError if loaded weights were not stored as floats, or are no finite numbers."""
+    """Raise `InputError` if loaded weights were not stored as floats, or are no finite numbers.
+
+    Args:
+        model: with the loaded weights.
+        stored: the tensors in the files, by name.
+        logits_bias: the buffer that may be minus infinity, which bans a token.
+    """
     state = model.state_dict()
     for name, tensor in stored.items():
         if tensor.dtype is None and name in state and state[name].is_floating_point():

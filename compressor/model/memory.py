@@ -66,7 +66,14 @@ def release(module: Module, keep: Module | None = None) -> None:
 
 
 def free_bytes(device: str = "cpu") -> int | None:
-    """Memory that is free, files in it too: within the container's limit, or of the GPU."""
+    """Find how much memory is free, within the container's limit, or of the GPU.
+
+    Args:
+        device: `cpu` or `cuda`.
+
+    Returns:
+        Bytes; files that the system keeps in memory count as free. None where it is not known.
+    """
     if device == "cuda":
         import torch
 

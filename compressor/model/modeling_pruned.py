@@ -1,4 +1,4 @@
-"""Pruned models as classes of transformers, which needs this file and `modeling_tokens.py` alone:
+"""Pruned models as classes of transformers, which needs this file and `modeling_tokens.py` alone.
 
     AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
 
@@ -70,6 +70,7 @@ class NoHeads(nn.Module):
     def forward(
         self, hidden_states: Tensor, *args: object, past_key_values: Any = None, **kwargs: object
     ) -> tuple[Tensor, None]:
+        """Return the output bias; record in a decoder's cache how many tokens it has seen."""
         if self.kind == "decoder_self" and past_key_values is not None:
             cache = getattr(past_key_values, "self_attention_cache", past_key_values)
             batch, tokens, _ = hidden_states.shape
@@ -80,7 +81,7 @@ class NoHeads(nn.Module):
 
 
 def _output_bias(block: nn.Module, hidden: Tensor) -> Tensor:
-    """Of the OutputBias, if it is inside the block; else it follows, and ignores its input."""
+    """The output of the `OutputBias` inside a block; else it follows, and ignores its input."""
     for module in block.children():
         if isinstance(module, OutputBias):
             return module(hidden)
@@ -88,14 +89,17 @@ def _output_bias(block: nn.Module, hidden: Tensor) -> Tensor:
 
 
 class NoNeurons(nn.Module):
+    """Replaces the block of a feed-forward part without neurons."""
+
     def forward(self, hidden_states: Tensor) -> Tensor:
+        """Return the output bias, or the hidden states where it follows behind the block."""
         return _output_bias(self, hidden_states)
 
 
 BIAS_TABLE = "relative_attention_bias"  # [distances, heads]
 
 
-class HandsOnBias(nn.Module):
+class SharedPositionBias(nn.Module):
     """A mixin of T5's attention, for layers with different numbers of heads.
 
     The first layer of a stack makes the bias of relative positions, and each hands it on to the
@@ -114,6 +118,19 @@ class HandsOnBias(nn.Module):
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Attend as the library's class, with the bias of this layer's heads.
+
+        Args:
+            hidden_states: [batch, queries, width].
+            mask: additive, [batch, 1, queries or 1, keys].
+            key_value_states: of the source, in cross-attention.
+            position_bias: of all heads of the dense model, [1, heads, queries, keys].
+            past_key_values: the cache.
+            kwargs: all others of the library's class.
+
+        Returns:
+            The output, the bias of all heads to hand on, and the attention weights.
+        """
         attention: Any = self
         whole = position_bias if key_value_states is None else None
         if key_value_states is None and whole is None and hasattr(self, BIAS_TABLE):
@@ -133,12 +150,12 @@ class HandsOnBias(nn.Module):
 
 
 @cache
-def _handing_on(attention: Any, *more: Any) -> Any:
-    """The class of the library with `HandsOnBias` and more mixed in."""
-    if issubclass(attention, HandsOnBias):
+def _with_shared_bias(attention: Any, *more: Any) -> Any:
+    """The class of the library with `SharedPositionBias` and more mixed in."""
+    if issubclass(attention, SharedPositionBias):
         attention = attention.__bases__[-1]
-    name = "".join(kind.__name__ for kind in (HandsOnBias, *more, attention))
-    made = type(name, (HandsOnBias, *more, attention), {"__module__": __name__})
+    name = "".join(kind.__name__ for kind in (SharedPositionBias, *more, attention))
+    made = type(name, (SharedPositionBias, *more, attention), {"__module__": __name__})
     globals()[name] = made  # so that models can be pickled
     return made
 
@@ -148,8 +165,9 @@ def without_heads(attention: nn.Module, kind: str, index: int) -> nn.Module:
     made: Any = copy(attention)
     made._modules = {n: x for n, x in attention._modules.items() if n == BIAS_TABLE}
     made._buffers = {}
-    made.__class__ = _handing_on(made.__class__, NoHeads)
-    made.kind, made.index, made.kept_heads = kind, index, []
+    made.__class__ = _with_shared_bias(made.__class__, NoHeads)
+    made.kind, made.index = kind, index
+    made.kept_heads = []
     return made
 
 
@@ -193,7 +211,7 @@ def keep_units(model: nn.Module, sublayer: PlacedSublayer, units: Sequence[int])
         block.register_buffer("kept_heads", torch.tensor(list(units)))
         if paths["position_bias"] == "first_layer":
             kind: Any = block.__class__
-            block.__class__ = _handing_on(kind)
+            block.__class__ = _with_shared_bias(kind)
         else:
             block.register_forward_pre_hook(OwnHeads(block))
 
@@ -312,7 +330,11 @@ class _Pruned(transformers.PreTrainedModel):
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any
     ) -> Any:
-        """As in transformers; raises WeightsMisfit unless all weights are there, and no others."""
+        """Load the model, strictly, with the arguments of transformers.
+
+        Raises:
+            WeightsMisfit: a weight is missing, or one is left over.
+        """
         with_info = kwargs.pop("output_loading_info", False)
         loaded: Any = super().from_pretrained(
             pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs

@@ -26,7 +26,7 @@ _THIRD = {"stack_bias": "position_bias", "disentangled": "output_attentions"}
 
 
 class Attended(NamedTuple):
-    """What the one query attends to; it stands for the attention mask, which layers hand on."""
+    """The states that the one query attends to, in place of the mask, which layers hand on."""
 
     states: Tensor  # of all tokens, [batch, tokens, width]
     mask: Tensor | None  # as the layer got it
@@ -43,7 +43,17 @@ class ReadsOneToken(nn.Module):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """[batch, tokens, width] -> what the layer returns, of one token: [batch, 1, width]"""
+        """Compute the layer for one token.
+
+        Args:
+            hidden_states: [batch, tokens, width].
+            attention_mask: as the layer takes it.
+            args: all others of the library's class.
+            kwargs: all others of the library's class.
+
+        Returns:
+            The layer's outputs for that token, [batch, 1, width].
+        """
         library: Any = super()
         if self.computes_all:
             return library.forward(hidden_states, attention_mask, *args, **kwargs)
@@ -68,11 +78,17 @@ class OneQuery(nn.Module):
         position_bias: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """[batch, 1, width] -> the block's output, [batch, 1, heads x head_width or width]
+        """Attend from one token to all.
 
         Args:
-            position_bias: whatever the block's third argument is; MPNet's is a bias of scores,
-                [1 or batch, heads, queries, keys].
+            hidden_states: of that token, [batch, 1, width].
+            attention_mask: has the states of all tokens.
+            position_bias: whatever the block's third argument is; MPNet's is a bias of scores, [1
+                or batch, heads, queries, keys].
+            kwargs: all others of the library's class.
+
+        Returns:
+            The block's output, [batch, 1, heads x head_width or width].
         """
         if not isinstance(attention_mask, Attended):
             library: Any = super()
@@ -155,6 +171,7 @@ def at_place(values: Tensor, dim: int, place: Tensor | None) -> Tensor:
 
     Args:
         values: [1 or batch, ..., entries, ...], `entries` at `dim`.
+        dim: number of the dimension.
         place: [batch] int64; None for the first of each row.
 
     Returns:
@@ -172,13 +189,17 @@ def at_place(values: Tensor, dim: int, place: Tensor | None) -> Tensor:
 def _added(
     mask: Tensor | None, place: Tensor | None, bias: Tensor | None, dtype: torch.dtype
 ) -> Tensor | None:
-    """What is added to the scores of the query, [batch, heads or 1, 1, keys]; None: nothing.
+    """Join what is added to the scores of the query.
 
     Args:
         mask: [batch, keys] or [batch, 1, queries or 1, keys]: 1 for keys that are seen and 0, or
             numbers to add.
         place: [batch] of the query among the tokens, as for `at_place`.
         bias: [batch or 1, heads, 1, keys], to add.
+        dtype: of the scores.
+
+    Returns:
+        [batch, heads or 1, 1, keys]; None: nothing.
     """
     if mask is None:
         return bias
@@ -206,6 +227,7 @@ def _position_scores(
     """DeBERTa's products with positions (He et al. 2021, eq. 4) for one query.
 
     Args:
+        block: the attention.
         query: [batch, heads, 1, head_width]
         key: [batch, heads, tokens, head_width]
         place: [batch] of the query among the tokens, as for `at_place`.
@@ -227,7 +249,7 @@ def _position_scores(
         return heads  # [heads, 2 x span, head_width]
 
     def rows(products: Tensor, positions: Tensor) -> Tensor:
-        """Of products [batch, heads, any, 2 x span], those at positions [1 or batch, 1, keys]."""
+        """Columns of products [batch, heads, any, 2 x span] at positions [1 or batch, 1, keys]."""
         columns = positions.clamp(0, 2 * span - 1)[:, None]  # [1 or batch, 1, 1, keys]
         return columns.expand(*products.shape[:2], 1, columns.shape[-1])
 
@@ -266,6 +288,7 @@ def compute_one_token(model: nn.Module, paths: Mapping[str, Any]) -> None:
     """Let the last layer of an encoder compute one token alone, in place.
 
     Args:
+        model: the encoder.
         paths: `read_token` of `config.json`, as the module describes it; `block`, `inputs`,
             `output` and `norm` are from `layer` on.
     """

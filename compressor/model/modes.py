@@ -44,6 +44,7 @@ def shared_copy(model: Model, own: Iterable[nn.Parameter] = ()) -> Model:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode within the context."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -55,6 +56,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
+    """Let no parameter of a model have a gradient within the context."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in trainable:
         parameter.requires_grad_(False)
@@ -67,7 +69,12 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def fixed_outputs(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None]:
-    """Modules, by path, that return given outputs instead of computing while the context lasts."""
+    """Let modules return given outputs instead of computing, within the context.
+
+    Args:
+        model: the model.
+        outputs: path of a module -> what it returns.
+    """
     changed: list[tuple[nn.Module, Any]] = []
     try:
         for path, output in outputs.items():
@@ -84,7 +91,7 @@ def fixed_outputs(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None
 
 @contextmanager
 def computing_all_tokens(model: nn.Module) -> Iterator[None]:
-    """The last layer of an encoder computes all tokens, also those that no head reads."""
+    """Let the last layer of an encoder compute all tokens within the context."""
     layers = [x for x in model.modules() if isinstance(x, ReadsOneToken) and not x.computes_all]
     try:
         for layer in layers:
@@ -96,10 +103,11 @@ def computing_all_tokens(model: nn.Module) -> Iterator[None]:
 
 
 def tokens_of(mask: Tensor, model: nn.Module, layer_path: str) -> Tensor:
-    """Which positions of a layer are real, from those of the input.
+    """Find the real positions of a layer, from those of the input.
 
     Args:
         mask: [batch, tokens] bool.
+        model: with the layer.
         layer_path: of a Transformer layer of the model.
 
     Returns:
@@ -139,6 +147,7 @@ def skip_mask_inspection(device: str) -> Iterator[None]:
 
 @contextmanager
 def hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Remove hooks at the end of the context."""
     with ExitStack() as stack:
         for handle in handles:
             stack.callback(handle.remove)

@@ -1,4 +1,4 @@
-"""Which models read one token of their last layer, and where that layer is."""
+"""The one token that models read of their last layer, and where that layer is."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any, cast
 
 from torch import nn
 
-from compressor.model.architectures import architecture_of, depth_at
+from compressor.model.architectures import architecture_of
+from compressor.model.layers import depth_at
 from compressor.model.modeling_tokens import compute_one_token
 
 
 def one_token_paths(model: nn.Module) -> dict[str, Any] | None:
-    """Where the last layer of an encoder is, for `modeling_tokens.compute_one_token`.
+    """Find the last layer of an encoder, for `modeling_tokens.compute_one_token`.
 
     Returns:
         The argument `paths` of that function; None where logits depend on the last states of all

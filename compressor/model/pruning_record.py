@@ -32,7 +32,12 @@ MODELING_FILES = (MODELING, Path(modeling_tokens.__file__))  # which transformer
 
 @dataclass(frozen=True)
 class PruningRecord:
-    """The contents of `units.json`, and the mask of the dense model's sublayers in it."""
+    """The contents of `units.json`.
+
+    Args:
+        mask: of the dense model's sublayers.
+        contents: all of the file: `model`, `method`, `scores`, `budget`, `seed`, …
+    """
 
     mask: Mask
     contents: Mapping[str, Any]
@@ -58,6 +63,11 @@ def render_pruning_record(contents: Mapping[str, Any]) -> str:
 
 
 def read_pruning_record(directory: Path) -> PruningRecord:
+    """Read the `units.json` of a pruned checkpoint.
+
+    Raises:
+        InputError: it is missing, or does not say which units are left.
+    """
     path, id = directory / PRUNING_RECORD, "units-file-malformed"
     contents = read_object(path, id)
     try:
@@ -68,7 +78,18 @@ def read_pruning_record(directory: Path) -> PruningRecord:
 
 
 def find_pruning_record(directory: Path, config: Any) -> PruningRecord | None:
-    """`read_pruning_record`; None for a dense checkpoint with this configuration."""
+    """Read `units.json`, if there is one.
+
+    Args:
+        directory: of the checkpoint.
+        config: of the model.
+
+    Returns:
+        Its contents; None for a dense checkpoint.
+
+    Raises:
+        InputError: it is malformed, or missing where the configuration is a pruned model's.
+    """
     if (directory / PRUNING_RECORD).exists():
         return read_pruning_record(directory)
     if getattr(config, KEPT_UNITS, None):
@@ -81,12 +102,20 @@ def find_pruning_record(directory: Path, config: Any) -> PruningRecord | None:
 
 
 def recorded_mask(contents: Mapping[str, Any]) -> Mask:
+    """The mask in the contents of `units.json`, of the dense model's sublayers."""
     mask = Mask.from_json(contents["kept"], contents["units"])
     return Mask(mask.keep, frozenset(contents.get("dropped_layers", ())))
 
 
 def pruned_config(model: Any, mask: Mask) -> Any:
-    """A copy of a model's configuration, for the model with the units that `mask` keeps."""
+    """A copy of a model's configuration, for the model with the units that a mask keeps.
+
+    Where it keeps all, the model is an ordinary one, and needs no code beside it.
+
+    Args:
+        model: of the dense shape.
+        mask: of its sublayers.
+    """
     entry, pruned = architecture_of(model), copy.deepcopy(model.config)
     name = modeling_pruned.pruned_class(type(model).__name__).__name__
     # An ordinary model needs no code beside it.

@@ -14,6 +14,7 @@ from compressor.storage.wrong_values import wanted
 
 
 def malformed(path: Path, reason: str | BaseException, id: str) -> InputError:
+    """The error of a file that cannot be used, for a reason in words or of an exception."""
     text = reason if isinstance(reason, str) else first_line(reason)
     return InputError(
         f"{path} cannot be used: {text}; get the checkpoint again, or mend the file", id=id
@@ -29,7 +30,15 @@ def first_line(error: BaseException) -> str:
 
 
 def read_object(path: Path, id: str) -> dict[str, Any]:
-    """The object in a file; raises InputError with this id where it cannot be read."""
+    """Read the JSON object in a file.
+
+    Args:
+        path: the file.
+        id: of the error.
+
+    Raises:
+        InputError: it cannot be read, or is no object.
+    """
     try:
         values = read_json(path)
         if not isinstance(values, dict):
@@ -42,9 +51,16 @@ def read_object(path: Path, id: str) -> dict[str, Any]:
 def read_settings(
     path: Path, supported: Mapping[str, Any], id: str, needed: bool = False
 ) -> dict[str, Any]:
-    """The settings in a file that are not null; none where it is missing and not `needed`.
+    """Read the settings in a file that are not null.
 
-    `supported` has the type of each one's values; the id is as in `read_object`.
+    Args:
+        path: the file.
+        supported: name -> type of its values.
+        id: of the error of a malformed file.
+        needed: whether the file must be there; else a missing one has no settings.
+
+    Raises:
+        InputError: the file cannot be read, or a setting is not supported.
     """
     values = read_object(path, id) if needed or path.exists() else {}
     set_values = {name: value for name, value in values.items() if value is not None}
@@ -54,7 +70,15 @@ def read_settings(
 
 
 def require_supported(path: Path, name: str, value: Any, values: Any, **context: Any) -> None:
-    """Raise InputError unless a value is of this type; pydantic hands the context to validators."""
+    """Raise `InputError` unless a value is of a type.
+
+    Args:
+        path: the file that sets it.
+        name: of the setting.
+        value: to check.
+        values: the type; None: the setting is unknown.
+        context: for validators of pydantic.
+    """
     if values is None:
         raise unsupported(path, name, value, "it is unknown here")
     try:
@@ -64,6 +88,7 @@ def require_supported(path: Path, name: str, value: Any, values: Any, **context:
 
 
 def unsupported(path: Path, name: str, value: Any, reason: str) -> InputError:
+    """The error of a setting that is not followed."""
     return InputError(
         f"{path} sets {name} to {shown(value)}, which is not supported ({reason}); remove it there "
         "if the model's answers do not depend on it",

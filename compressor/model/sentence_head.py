@@ -54,7 +54,11 @@ _READ: dict[tuple[str, ...], TokenRead] = {("cls",): "first", ("lasttoken",): "l
 
 
 class DenseLayer(nn.Module):
-    """A linear layer and its activation, whose input may be added to its output."""
+    """A linear layer and its activation, whose input may be added to its output.
+
+    Args:
+        settings: of the module in sentence-transformers.
+    """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__()
@@ -66,6 +70,7 @@ class DenseLayer(nn.Module):
             self.residual = nn.Linear(inputs, outputs, bias=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
+        """Map vectors [batch, inputs] to [batch, outputs]."""
         output: Tensor = self.activation(self.linear(vectors))
         if not self.adds:
             return output
@@ -73,12 +78,22 @@ class DenseLayer(nn.Module):
 
 
 class UnitLength(nn.Module):
+    """A layer that divides vectors by their L2 norm."""
+
     def forward(self, vectors: Tensor) -> Tensor:
+        """Normalize vectors [batch, width]."""
         return normalize(vectors, dim=-1)
 
 
 class SentenceHead(nn.Module):
-    """Pooling, whose results stand one after the other, the modules behind it, and a cut."""
+    """Pooling, whose results stand one after the other, the modules behind it, and a cut.
+
+    Args:
+        width: of the pooled vectors.
+        pooling: names of sentence-transformers' modes.
+        layers: behind the pooling.
+        settings: of sentence-transformers.
+    """
 
     def __init__(
         self,
@@ -99,15 +114,15 @@ class SentenceHead(nn.Module):
         return _READ.get(self.pooling)
 
     def forward(self, hidden: Tensor, real: Tensor | None) -> Tensor:
-        """Embeddings of a batch.
+        """Compute the embeddings of a batch.
 
         Args:
-            hidden: [batch, tokens, width]
+            hidden: [batch, tokens, width].
             real: [batch, tokens] bool, False for padding; None where `hidden` is of the token alone
                 that the head reads.
 
         Returns:
-            [batch, numbers]
+            [batch, numbers].
         """
         if real is None:
             pooled = [hidden[:, 0]]
@@ -121,7 +136,16 @@ class SentenceHead(nn.Module):
 
 
 def _pool(mode: str, hidden: Tensor, real: Tensor) -> Tensor:
-    """[batch, tokens, width] and which tokens are real [batch, tokens, 1] -> [batch, width]"""
+    """Pool the states of each row's tokens.
+
+    Args:
+        mode: a name of sentence-transformers.
+        hidden: [batch, tokens, width].
+        real: which tokens are no padding, [batch, tokens, 1].
+
+    Returns:
+        [batch, width].
+    """
     if mode == "cls":
         return hidden[:, 0]  # padding is on the right
     if mode == "max":
@@ -138,7 +162,7 @@ def _pool(mode: str, hidden: Tensor, real: Tensor) -> Tensor:
 
 class _EncoderWithHead(nn.Module):
     def forward(self, *, attention_mask: Tensor, **inputs: Any) -> Any:
-        """As in transformers, and `logits`, the embeddings [batch, width]."""
+        """Run the encoder, and add `logits` to its output: the embeddings [batch, width]."""
         # The mask is of 1 and 0, or [batch, 1, 1, tokens] to be added to scores, 0 at real tokens.
         output = super().forward(attention_mask=attention_mask, **inputs)
         real = None
@@ -164,6 +188,7 @@ def __getattr__(name: str) -> type[nn.Module]:
 
 
 def head_of(model: nn.Module) -> SentenceHead:
+    """The head of an encoder."""
     head = model.get_submodule(HEAD)
     assert isinstance(head, SentenceHead)
     return head
@@ -172,7 +197,17 @@ def head_of(model: nn.Module) -> SentenceHead:
 def add_head(
     model: nn.Module, directory: Path, settings: SentenceSettings | None, allow_pickle: bool
 ) -> None:
-    """Give an encoder its stored head in place; without settings the mean of token vectors."""
+    """Give an encoder its stored head, in place.
+
+    Args:
+        model: of transformers.
+        directory: of the checkpoint.
+        settings: of sentence-transformers; None: the mean of token vectors.
+        allow_pickle: whether weights may be read from pickles.
+
+    Raises:
+        InputError: a file is missing or malformed, or describes what is not supported.
+    """
     config: Any = model.config
     head = SentenceHead(config.hidden_size)
     if settings is not None:
@@ -253,7 +288,14 @@ def write_settings(source: Path, directory: Path) -> None:
 
 
 def write_layout(model: nn.Module, tokens: int, source: Path, directory: Path) -> None:
-    """Write all that sentence-transformers needs beside an encoder that was made from `source`."""
+    """Write all that sentence-transformers needs beside an encoder.
+
+    Args:
+        model: the encoder with its head.
+        tokens: length of the longest text.
+        source: directory of the checkpoint that it was made from.
+        directory: with the encoder.
+    """
     head = head_of(model)
     if not head.settings.modules:
         modules = [

@@ -132,7 +132,17 @@ class SentenceSettings:
 
 
 def read_sentence_settings(directory: Path) -> SentenceSettings | None:
-    """The settings of a checkpoint with `modules.json`; None for any other."""
+    """Read the settings of sentence-transformers.
+
+    Args:
+        directory: of a checkpoint.
+
+    Returns:
+        The settings; None where there is no `modules.json`.
+
+    Raises:
+        InputError: a file is malformed, or a setting is not supported.
+    """
     if not (directory / MODULES).exists():
         return None
     path = directory / SETTINGS
@@ -148,11 +158,16 @@ def read_sentence_settings(directory: Path) -> SentenceSettings | None:
         raise unsupported(path, "default_prompt_name", default, reason)
     max_tokens, lower_case = _encoder_settings(directory, kind)
     return SentenceSettings(
-        kind=kind, max_tokens=max_tokens, lower_case=lower_case, prompts=prompts,
-        default_prompt=default_prompt, similarity=values.get("similarity_fn_name", "cosine"),
-        truncate=values.get("truncate_dim"), activation=values.get("activation_fn"),
+        kind=kind,
+        max_tokens=max_tokens,
+        lower_case=lower_case,
+        prompts=prompts,
+        default_prompt=default_prompt,
+        similarity=values.get("similarity_fn_name", "cosine"),
+        truncate=values.get("truncate_dim"),
+        activation=values.get("activation_fn"),
         modules=_read_modules(directory, kind),
-    )  # fmt: skip
+    )
 
 
 def _encoder_settings(directory: Path, kind: str) -> tuple[int | None, bool]:

@@ -36,7 +36,9 @@ def follow_stored(config: Any, values: Mapping[str, Any], entry: Architecture, p
 
     Args:
         config: as transformers has made it of the file.
-        values: those in the file, which is at `path`.
+        values: those in the file.
+        entry: of the architecture.
+        path: of the file.
 
     Raises:
         InputError: a value that the model would be computed without.
@@ -53,19 +55,23 @@ def follow_stored(config: Any, values: Mapping[str, Any], entry: Architecture, p
         if name != _TIES or not entry.untied_weights:
             raise _refused(path, name, stored, f"transformers loads {shown(loaded, 40)} instead")
         setattr(config, STORED_VALUES, {name: stored})
-    _require_scale(values, entry, path)
+    _require_scale(config, values, entry, path)
 
 
-def _require_scale(values: Mapping[str, Any], entry: Architecture, path: Path) -> None:
+def _require_scale(config: Any, values: Mapping[str, Any], entry: Architecture, path: Path) -> None:
     """Check that logits of T5 and its relatives are scaled as their file says."""
     if not entry.untied_weights or _TIES not in values:
         return
-    ties = values[_TIES]
+    ties, scale = values[_TIES], entry.decoder.output_scale if entry.decoder else None
+    reason = None
     if ties is None:
-        raise _refused(path, _TIES, ties, "it is true or false: whether logits are scaled")
-    never = entry.decoder is not None and entry.decoder.output_scale is None
-    if ties and never and not _of_version_5(values.get("transformers_version")):
-        raise _refused(path, _TIES, ties, "transformers 4 then scales the logits, and 5 never does")
+        reason = "it is true or false: whether logits are scaled"
+    elif ties and scale is None and not _of_version_5(values.get("transformers_version")):
+        reason = "transformers 4 then scales the logits, and 5 never does"
+    elif not ties and scale not in (None, _TIES) and getattr(config, scale):
+        reason = f"the logits are then not scaled, and {scale} is true"
+    if reason is not None:
+        raise _refused(path, _TIES, ties, reason)
 
 
 def _of_version_5(version: object) -> bool:
@@ -94,7 +100,7 @@ def needs_own_class(config: Any, entry: Architecture) -> bool:
 
 
 def configuration_difference(config: Any, entry: Architecture) -> str:
-    """What transformers alone would compute otherwise; empty for nothing."""
+    """Say what transformers alone would compute otherwise; empty for nothing."""
     if not needs_own_class(config, entry):
         return ""
     return (
@@ -105,7 +111,7 @@ def configuration_difference(config: Any, entry: Architecture) -> str:
 
 def _refused(path: Path, name: str, value: Any, why: str) -> InputError:
     return InputError(
-        f"{path} sets {name} to {shown(value, 40)}, which is not followed ({why}); write there "
-        "what the model was trained with, without another setting for the same",
+        f"{path} sets {name} to {shown(value, 40)}, which is not followed ({why}); change it to "
+        "what the model was trained with, or remove the setting that contradicts it",
         id="setting-unsupported",
     )

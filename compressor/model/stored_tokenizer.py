@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, models
 
 from compressor.model.difficult_texts import difficult_texts, evenly_spread
 from compressor.model.modes import quiet_transformers
@@ -35,22 +35,19 @@ _STATED = {
     "add_prefix_space": "add_prefix_space",
     "trim_offsets": "trim_offsets",
 }
-_PARTS = {
-    "normalizer": normalizers,
-    "pre_tokenizer": pre_tokenizers,
-    "post_processor": processors,
-    "decoder": None,
-}
+_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _DECODED = 512  # tokens
 
 
 def open_tokenizer(directory: Path, trust_remote_code: bool = False, writes: bool = False) -> Any:
-    """The tokenizer of a directory, as transformers opens it, with the pipeline of its own file.
+    """Open the tokenizer of a directory as transformers does, with the pipeline of its own file.
 
     Of a fast one, `stored_limits` says how the file cuts and pads, `follows_file` whether its
     pipeline is another than its class builds, and `difference` what that changes (mostly nothing).
 
     Args:
+        directory: of the checkpoint.
+        trust_remote_code: whether transformers may run the tokenizer's own code.
         writes: the model writes texts, so that decoding counts, and pairs do not.
 
     Raises:
@@ -135,7 +132,8 @@ def _follow_file(tokenizer: Any, directory: Path, stated: Mapping[str, Any], wri
         # The language is a setting, which transformers 4, too, puts in place of the file's.
         file.post_processor = built.post_processor
     texts, types = difficult_texts(stored), "token_type_ids" in tokenizer.model_input_names
-    wanted, got = (_answers(x, texts, types, writes) for x in (file, built))
+    ids = evenly_spread(range(len(stored)), _DECODED if writes else 0)
+    wanted, got = (_answers(x, texts, types, ids) for x in (file, built))
     parts = _parts_that_differ(file, built)
     # What texts these two change depends on the texts.
     if wanted == got and not {"normalizer", "pre-tokenizer"} & {*parts}:
@@ -144,7 +142,8 @@ def _follow_file(tokenizer: Any, directory: Path, stated: Mapping[str, Any], wri
     keep_pipeline(tokenizer)
     changed = [a[0] for a, b in zip(wanted, got, strict=True) if a[1] != b[1]]
     if changed and LANGUAGE_CLASS not in stated:  # else it was saved to be followed
-        text = next((x for x in changed if isinstance(x, str) and x.strip()), changed[0])
+        plain_texts = (x for x in changed if isinstance(x, str) and x.strip() and x.isprintable())
+        text = next(plain_texts, changed[0])
         tokenizer.difference = (
             f"the tokenizer follows tokenizer.json, whose {_join(parts)} transformers "
             f"{transformers.__version__} replaces by those of {type(tokenizer).__name__}, which "
@@ -155,14 +154,14 @@ def _follow_file(tokenizer: Any, directory: Path, stated: Mapping[str, Any], wri
 def _apply(stated: Mapping[str, Any], backend: Tokenizer) -> None:
     """Set in the pipeline, in place, what the settings say; null says nothing."""
     values = {field: stated[key] for key, field in _STATED.items() if stated.get(key) is not None}
-    for name, module in _PARTS.items():
-        state = _state(getattr(backend, name)) if module else {}
+    for name in _PARTS:
+        state = _state(getattr(backend, name))
         changed = {field: x for field, x in values.items() if state.get(field, x) != x}
         if changed:
-            arguments = {**state, **changed}
-            kind = getattr(module, arguments.pop("type"))
-            lists = {key: tuple(x) for key, x in arguments.items() if isinstance(x, list)}
-            setattr(backend, name, kind(**arguments | lists))
+            # The library makes parts of JSON, but for whole tokenizers alone.
+            empty = json.loads(Tokenizer(models.BPE()).to_str())
+            made = Tokenizer.from_str(json.dumps({**empty, name: {**state, **changed}}))
+            setattr(backend, name, getattr(made, name))
 
 
 def _state(part: Any) -> dict[str, Any]:
@@ -171,31 +170,34 @@ def _state(part: Any) -> dict[str, Any]:
 
 
 def _answers(
-    backend: Tokenizer, texts: Sequence[str], types: bool, writes: bool
+    backend: Tokenizer, texts: Sequence[str], types: bool, ids: Sequence[int]
 ) -> list[tuple[Any, Any, Any]]:
-    """(text, what a model reads, where its tokens are in the text); and texts of tokens."""
+    """(text, what a model reads, where its tokens are in the text); and texts of the tokens `ids`.
+
+    Pairs of texts, too, if there are no tokens to decode.
+    """
     backend.no_truncation()
     backend.no_padding()
-    pairs = [] if writes else [*texts[7:], *texts[:7]]
+    seconds = [] if ids else [*texts[7:], *texts[:7]]
+    rows: list[tuple[str, str | None]] = [(text, None) for text in texts]
+    rows += zip(texts, seconds, strict=False)
     answers: list[tuple[Any, Any, Any]] = []
-    for text in [*((x,) for x in texts), *zip(texts, pairs, strict=False)]:
+    for text, second in rows:
         try:
-            encoded = backend.encode(*text)
+            encoded = backend.encode(text, second)
         except Exception:  # noqa: BLE001 # without an unknown token it raises plain Exception
-            answers.append((text[0], None, None))
+            answers.append((text, None, None))
             continue
         read = encoded.ids, encoded.type_ids if types else None
-        answers.append((text[0], read, encoded.offsets))
-    if writes:
-        ids = evenly_spread(range(backend.get_vocab_size()), _DECODED)
-        random.Random(0).shuffle(ids)
-        for row in (ids[i : i + 8] for i in range(0, len(ids), 8)):
-            answers.append((row, backend.decode(row), None))
+        answers.append((text, read, encoded.offsets))
+    shuffled = random.Random(0).sample(ids, len(ids))
+    for row in (shuffled[i : i + 8] for i in range(0, len(ids), 8)):
+        answers.append((row, backend.decode(row), None))
     return answers
 
 
 def _parts_that_differ(file: Tokenizer, built: Tokenizer) -> list[str]:
-    """What differs in two pipelines, in words."""
+    """Name the parts that differ in two pipelines."""
     parts = [
         name.replace("_", "-")
         for name in _PARTS

@@ -54,27 +54,32 @@ class Sublayer:
 
     @property
     def scale(self) -> float:
+        """The factor of attention scores."""
         return float(self.unit_width**-0.5) if self.scaled else 1.0
 
     @property
     def name(self) -> str:
-        """As in masks, scores and reports: `cross.2`."""
+        """Its name in masks, scores and reports: `cross.2`."""
         return f"{self.kind}.{self.index}"
 
     @property
     def layer(self) -> str:
+        """The Transformer layer that it is in: `decoder.2`."""
         return layer_of(self.name)
 
     @property
     def stack(self) -> str:
+        """The stack that it is in: `encoder` or `decoder`."""
         return stack_of(self.name)
 
     @property
     def is_attention(self) -> bool:
+        """Whether its units are heads."""
         return UNITS_OF[self.kind] == "heads"
 
     @property
     def is_self_attention(self) -> bool:
+        """Whether it is an attention to the tokens of its own stack."""
         return is_self_attention(self.kind)
 
     @property
@@ -106,13 +111,21 @@ def by_layer(sublayers: Iterable[Sublayer]) -> dict[str, list[Sublayer]]:
 
 @dataclass(frozen=True)
 class Scores:
-    """A score per unit per sublayer; higher means more important."""
+    """A score per unit per sublayer; higher means more important.
+
+    Args:
+        values: sublayer name -> one score per unit, in unit order.
+        method: name of the scoring method.
+        signature: all that changes the numbers: `taylor|per:token|normalized:layer|rows:400`.
+        cost: what was measured, with units in the names (`seconds`, `forward_passes`, …).
+        weights: fingerprint of the scored weights; empty where it was not recorded.
+    """
 
     values: Mapping[str, tuple[float, ...]]
     method: str
-    signature: str  # all that changes the numbers: `taylor|per:token|normalized:layer|rows:400`
-    cost: Mapping[str, float] = field(compare=False)  # units in the names: `seconds`
-    weights: str = ""  # fingerprint of the scored weights; empty where it was not recorded
+    signature: str
+    cost: Mapping[str, float] = field(compare=False)
+    weights: str = ""
 
     def ascending(self) -> list[tuple[str, int]]:
         """All units as (sublayer name, unit), least important first; ties by position."""
@@ -120,6 +133,7 @@ class Scores:
         return sorted(units, key=units.__getitem__)
 
     def to_json(self) -> dict[str, Any]:
+        """The scores as a JSON object."""
         return {
             "schema": SCORES_SCHEMA,
             "method": self.method,
@@ -130,7 +144,13 @@ class Scores:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Scores:
-        """Inverse of `to_json`; raises KeyError, TypeError or AttributeError for anything else."""
+        """Read the scores from an object of `to_json`.
+
+        Raises:
+            KeyError: an entry is missing.
+            TypeError: it has another type.
+            AttributeError: it has another type.
+        """
         values = {name: tuple(scores) for name, scores in data["scores"].items()}
         weights = data.get("weights", "")
         return cls(values, data["method"], data["signature"], data["cost"], weights)
@@ -140,7 +160,10 @@ class Scores:
 class Mask:
     """Keep (True) or remove (False) for every unit of every sublayer.
 
-    Layers that are `dropped` keep no unit, nor normalizations and biases, which others still have.
+    Args:
+        keep: sublayer name -> one flag per unit.
+        dropped: Transformer layers that are skipped. They keep no unit, nor normalizations and
+            biases, which others without units still have.
     """
 
     keep: Mapping[str, tuple[bool, ...]]
@@ -148,6 +171,7 @@ class Mask:
 
     @classmethod
     def full(cls, sublayers: Iterable[Sublayer]) -> Mask:
+        """The mask of a dense model."""
         return cls({sublayer.name: (True,) * sublayer.units for sublayer in sublayers})
 
     def without(self, units: Iterable[tuple[str, int]]) -> Mask:
@@ -185,22 +209,31 @@ class Mask:
         return ", ".join(parts)
 
     def kept(self, name: str) -> list[int]:
+        """Numbers of the kept units of a sublayer, ascending."""
         return [unit for unit, flag in enumerate(self.keep[name]) if flag]
 
     def count(self, which: str | None = None) -> int:
-        """Number of kept units: of a kind of sublayer, of all `heads` or `neurons`, or of all."""
+        """Number of kept units.
+
+        Args:
+            which: a kind of sublayer, or `heads` or `neurons` for all of these; None: all units.
+        """
         return sum(sum(flags) for name, flags in self.keep.items() if belongs(name, which))
 
     def total(self, which: str | None = None) -> int:
+        """Number of units, kept or not; see `count`."""
         return sum(len(flags) for name, flags in self.keep.items() if belongs(name, which))
 
     def counts(self) -> dict[str, int]:
+        """Sublayer name -> number of kept units."""
         return {name: sum(flags) for name, flags in self.keep.items()}
 
     def totals(self) -> dict[str, int]:
+        """Sublayer name -> number of units."""
         return {name: len(flags) for name, flags in self.keep.items()}
 
     def kinds(self) -> list[str]:
+        """Kinds of the sublayers, in the order of `KINDS`."""
         present = {kind_of(name) for name in self.keep}
         return [kind for kind in KINDS if kind in present]
 
@@ -210,6 +243,7 @@ class Mask:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, list[int]], totals: Mapping[str, int]) -> Mask:
+        """Read a mask from sublayer names with kept units, and with their numbers of units."""
         units = {name: set(kept[name]) for name in totals}
         return cls({name: tuple(i in units[name] for i in range(n)) for name, n in totals.items()})
 

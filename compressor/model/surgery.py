@@ -38,7 +38,13 @@ SURGERY_TOLERANCE = 1e-4
 
 
 def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Module:
-    """A copy of `model` without the units that `mask` removes; it shares what loses nothing."""
+    """A copy of a model without the units that a mask removes; it shares what loses nothing.
+
+    Args:
+        model: of the dense shape.
+        sublayers: of it.
+        mask: which units stay, and which layers are skipped.
+    """
     pruned = shared_copy(model)
     remove_units(pruned, sublayers, mask)
     return pruned
@@ -93,7 +99,13 @@ def restore_shape(
 def gated(
     model: nn.Module, sublayers: Sequence[Sublayer], gates: Mapping[str, Tensor]
 ) -> Iterator[None]:
-    """Multiply units' slices by `gates`, sublayer name -> [units], while the context lasts."""
+    """Multiply each unit's slice by its gate while the context lasts.
+
+    Args:
+        model: of the dense shape.
+        sublayers: of it.
+        gates: sublayer name -> [units]; sublayers without an entry stay as they are.
+    """
     with hooks(
         model.get_submodule(x.output).register_forward_pre_hook(
             _gate_hook(gates[x.name], x.unit_width)
@@ -113,6 +125,7 @@ def _gate_hook(gate: Tensor, unit_width: int) -> Hook:
 
 
 def mask_gates(mask: Mask) -> dict[str, Tensor]:
+    """Gates of 0 and 1 of a mask, [units] float32, of the sublayers that lose units."""
     return {
         name: torch.tensor(flags, dtype=torch.float32)
         for name, flags in mask.keep.items()
@@ -132,6 +145,10 @@ def verify_surgery(
     """Compare the pruned model's logits with those of the gated dense model.
 
     Args:
+        dense: the dense model.
+        pruned: without the units that the mask removes.
+        sublayers: of the dense model.
+        mask: which units stay, and which layers are skipped.
         batches: without labels; they should have padding.
         on_tokens: whether logits are of an encoder's tokens, [rows, tokens, …]; nothing reads those
             of padding, and they are left out.
@@ -163,20 +180,29 @@ def verify_surgery(
 
 
 def relative_difference(actual: Tensor, expected: Tensor) -> float:
-    """max |actual - expected| / max |expected|; NaN if either holds one."""
+    """Compute max |actual - expected| / max |expected|; NaN if either holds one."""
     return float((actual - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
 
 
 class SkippedLayer(nn.Module):
-    """Holds the place of a layer that is skipped; an attention still hands on T5's bias."""
+    """Holds the place of a layer that is skipped; an attention still hands on T5's bias.
 
-    def __init__(self, layer: nn.Module, returns: str, attention: Sublayer | None = None) -> None:
+    Args:
+        returns: what its layers return, as `Architecture.layers_return`.
+        attention: its attention to its own stack.
+        hands_on: whether that hands on a bias of relative positions.
+    """
+
+    def __init__(
+        self, layer: nn.Module, returns: str, attention: Sublayer, *, hands_on: bool
+    ) -> None:
         super().__init__()
-        self.returns = returns  # as `Architecture.layers_return`
+        self.returns = returns
         # ModernBERT's model reads it, to choose the mask that it hands over.
         self.attention_type = getattr(layer, "attention_type", None)
         self.path = ""
-        if attention is not None:
+        self.without_heads = NoHeads(attention.kind, attention.index)
+        if hands_on:
             self.path = attention.block.removeprefix(f"{attention.layer_path}.")
             *parents, name = self.path.split(".")
             module: nn.Module = self
@@ -194,19 +220,27 @@ class SkippedLayer(nn.Module):
         *args: object,
         **kwargs: object,
     ) -> Any:
+        """Return the hidden states as they are, in the form of the layer's outputs."""
+        # `generate` reads the number of tokens so far from the cache of the first layer.
+        past: Any = {"past_key_values": kwargs.get("past_key_values")}
         if self.path:
             attention = self.get_submodule(self.path)
-            _, bias, _ = attention(hidden_states, attention_mask, position_bias=position_bias)
+            _, bias, _ = attention(
+                hidden_states, attention_mask, position_bias=position_bias, **past
+            )
             return hidden_states, bias, None
+        self.without_heads(hidden_states, **past)
         return (hidden_states, None) if self.returns == "tuple" else hidden_states
 
 
 def skip_layers(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
+    """Let a model skip the layers that a mask drops, in place."""
     entry = architecture_of(model)
     for path, layers in by_layer(x for x in sublayers if x.layer in mask.dropped).items():
-        attention = layers[0] if entry.position_bias == "first_layer" else None
+        hands_on = entry.position_bias == "first_layer"
         layer = model.get_submodule(path)
-        model.set_submodule(path, SkippedLayer(layer, entry.layers_return, attention))
+        skipping = SkippedLayer(layer, entry.layers_return, layers[0], hands_on=hands_on)
+        model.set_submodule(path, skipping)
 
 
 @contextmanager
@@ -222,7 +256,7 @@ def skipped(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> Iter
             model.set_submodule(path, layer)
 
 
-def left_of(model: nn.Module, sublayers: Sequence[Sublayer]) -> list[Sublayer]:
+def remaining_sublayers(model: nn.Module, sublayers: Sequence[Sublayer]) -> list[Sublayer]:
     """The sublayers whose Transformer layer the model does not skip."""
     layers = {x.layer_path: model.get_submodule(x.layer_path) for x in sublayers}
     return [x for x in sublayers if not isinstance(layers[x.layer_path], SkippedLayer)]
@@ -248,7 +282,8 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
                     module.index = number
                 if hasattr(module, "layer_idx"):
                     cast(Any, module).layer_idx = number
-    left, config, entry = mask.of_layers_left(), cast(Any, made.config), checkpoint.entry
+    left, entry = mask.of_layers_left(), checkpoint.entry
+    config: Any = made.config
     stacks = [name.partition(".")[0] for name in left.layers()]
     encoder, decoder = stacks.count("encoder"), stacks.count("decoder")
     entry.require_depth(encoder, decoder, "the model without these layers")

@@ -34,9 +34,17 @@ _NO_POST_PROCESSOR = processors.TemplateProcessing("$A", "$A $B:1")  # behaves a
 
 
 def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any:
-    """The tokenizer of a checkpoint; raises InputError where it cannot be used with its model.
+    """Open the tokenizer of a checkpoint, and check that it can be used with its model.
 
     Warns where it reads texts otherwise than transformers alone would.
+
+    Args:
+        directory: of the checkpoint.
+        config: of the model.
+        trust_remote_code: whether transformers may run the tokenizer's own code.
+
+    Raises:
+        InputError: it is missing, damaged, without tokens that are needed, or of another model.
     """
     writes = bool(config.is_encoder_decoder)
     try:
@@ -111,10 +119,11 @@ def _require_fit(
 
 def _require_same_each_time(tokenizer: Any, directory: Path) -> None:
     model = tokenizer.backend_tokenizer.model if tokenizer.is_fast else None
-    if model is not None and getattr(model, "dropout", None):
+    dropout = getattr(model, "dropout", None)
+    if dropout:
         raise InputError(
             f"the tokenizer.json of {directory} leaves out merges at random (dropout "
-            f"{model.dropout:g}), so that a text has other tokens each time; set dropout to null "
+            f"{dropout:g}), so that a text has other tokens each time; set dropout to null "
             "there, as it is meant outside of training",
             id="tokenizer-at-random",
         )
@@ -123,19 +132,22 @@ def _require_same_each_time(tokenizer: Any, directory: Path) -> None:
 def require_embeddings(
     tokenizer: Any, model: Any, types: int | None, where: Path, pair: bool = False
 ) -> None:
-    """Raise InputError if a text gets a token or a token type that the model has no embedding for.
+    """Raise `InputError` if a text gets a token, or a type, that the model has no embedding for.
 
     Special tokens and types come from the post-processor, whatever the text is.
 
     Args:
-        types: how many the model's graphs tell apart (`Architecture.token_types`); None: it
-            has none, and leaves out those of the tokenizer.
+        tokenizer: of the checkpoint.
+        model: of the checkpoint.
+        types: how many the model's graphs tell apart (`Architecture.token_types`); None: it has
+            none, and leaves out those of the tokenizer.
+        where: the checkpoint, for the message.
         pair: check a pair of texts.
     """
     with quiet_transformers():
         encoded = tokenizer(*(["a", "a"] if pair else ["a"]))
     config, what = model.config, "a pair of texts" if pair else "a text"
-    highest = max(encoded["input_ids"])
+    highest = max(encoded["input_ids"], default=0)
     if highest >= config.vocab_size:
         raise InputError(
             f"the tokenizer of {where} gives {what} the token number {highest:,}, and the model "
@@ -144,7 +156,7 @@ def require_embeddings(
             id="tokenizer-of-another-model",
         )
     # The model is handed those that the tokenizer gives unasked.
-    highest = max(encoded.get("token_type_ids", [0]))
+    highest = max(encoded.get("token_type_ids", ()), default=0)
     if types is not None and highest >= types:
         known = config.type_vocab_size
         only = "" if types == known else f", of which graphs of {config.model_type} know 0 alone"
@@ -264,6 +276,7 @@ def _without_types(backend: Tokenizer) -> Any:
 
 
 def read_sentencepiece(path: Path) -> Any:
+    """Read a SentencePiece model."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]

@@ -15,9 +15,9 @@ from torch import nn
 
 from compressor.errors import CompressWarning, InputError
 from compressor.model.architecture import ENCODER, Architecture, decoder_tokens
-from compressor.model.architectures import find_sublayers
 from compressor.model.configuration import require_layers
 from compressor.model.generation import check_generation, require_start, take_class_tokens
+from compressor.model.layers import find_sublayers
 from compressor.model.location import StoredTensor, misfit, require_usable
 from compressor.model.memory import drop_mapped_weights
 from compressor.model.modeling_pruned import WeightsMisfit, pruned_class, set_stored_values
@@ -78,7 +78,21 @@ def load_model(
     pruning: PruningRecord | None,
     stored: Mapping[str, StoredTensor],
 ) -> tuple[nn.Module, list[Sublayer]]:
-    """The model, and the dense model's sublayers; sizes are checked before memory is taken."""
+    """Load a model; sizes are checked before memory is taken.
+
+    Args:
+        directory: of the checkpoint.
+        config: from `read_configuration`.
+        entry: of the architecture, with the head.
+        pruning: of a pruned checkpoint; None of a dense one.
+        stored: the tensors in the files, by name.
+
+    Returns:
+        The model in float32, and the sublayers of the dense model.
+
+    Raises:
+        InputError: weights are missing, left over, of another shape, or not finite.
+    """
     if entry.decoder:
         check_generation(directory, decoder_tokens(config))
     path = directory / "config.json"
@@ -158,14 +172,14 @@ def _require_fit(
     entry: Architecture,
     directory: Path,
 ) -> None:
-    """Check that the stored weights of a dense model are its own, and set spare ones to zero."""
+    """Check that the stored weights of a dense model are its own, and set optional ones to zero."""
     what = type(model).__name__
     missing = sorted(info["missing_keys"])
-    if entry.spare_weights is not None:
-        spare = [name for name in missing if re.search(entry.spare_weights, name)]
-        for name in spare:  # which were drawn at random
+    if entry.optional_weights is not None:
+        optional = [name for name in missing if re.search(entry.optional_weights, name)]
+        for name in optional:  # which were drawn at random
             model.get_parameter(name).data.zero_()
-        missing = [name for name in missing if name not in spare]
+        missing = [name for name in missing if name not in optional]
     if missing or info["unexpected_keys"]:
         _require_plain_names(stored, {*missing}, directory)
     if says_untied(model.config):  # transformers would tie them
@@ -224,7 +238,7 @@ def _require_plain_names(
 def _require_not_larger(
     model: nn.Module, stored: Mapping[str, StoredTensor], path: Path, times: int = 2
 ) -> None:
-    """Else the model is not the stored one, and might not fit into memory."""
+    """Raise `InputError` if a model is not the stored one: it might not fit into memory."""
     wanted = count_parameters(model)
     held = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
     if wanted > times * held:

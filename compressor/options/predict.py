@@ -8,6 +8,7 @@ from compressor.options.assemble import Request
 from compressor.options.bounds import BatchSize, BatchTokens, Beams, Threads, Tokens
 from compressor.options.declare import Options, option
 from compressor.options.sections import CUDA_GRAPHS, DEVICE, VERIFY, Device
+from compressor.storage.names import ONNXRUNTIME
 
 
 class _Engine(Options):
@@ -17,7 +18,7 @@ class _Engine(Options):
         None, help="One that was exported, or bf16 with openvino; the artifact's default otherwise."
     )
     engine: str = option(
-        "onnxruntime",
+        ONNXRUNTIME,
         help="Library that computes: onnxruntime, openvino, ctranslate2, or auto: the fastest in "
         "the same precision when the artifact was made, where that was measured.",
     )

@@ -37,7 +37,7 @@ class Table(Mapping[str, Member], Generic[Member]):
             )
         row = self._rows[name]
         if isinstance(row, str):
-            self._rows[name] = row = opened(row)
+            self._rows[name] = row = import_object(row)
         return cast(Member, row)
 
     def __contains__(self, name: object) -> bool:
@@ -50,6 +50,6 @@ class Table(Mapping[str, Member], Generic[Member]):
         return len(self._rows)
 
 
-def opened(path: str) -> Any:
+def import_object(path: str) -> Any:
     """The object at `package.module:attribute`, imported."""
     return resolve_name(path)

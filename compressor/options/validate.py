@@ -89,7 +89,8 @@ def _refuse(is_wrong: bool, id: str, message: str) -> None:
 
 
 def _check_method(recipe: Recipe) -> None:
-    method, budget, trained = recipe.method, recipe.budget, recipe.method.trained_weights
+    method, budget = recipe.method, recipe.budget
+    trained = method.trained_weights
     takes = " or ".join(name for name, learned in LEARNED.items() if learned.takes_penalty)
     _refuse(
         budget.by_penalty and not method.takes_penalty,
@@ -118,7 +119,8 @@ def _check_method(recipe: Recipe) -> None:
 
 
 def _check_budget(recipe: Recipe) -> None:
-    budget, has_test, export = recipe.budget, recipe.data.test is not None, recipe.export
+    budget, export = recipe.budget, recipe.export
+    has_test = recipe.data.test is not None
     _refuse(
         recipe.data.calibration is None and not has_test,
         "rows-missing",

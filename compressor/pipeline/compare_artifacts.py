@@ -19,7 +19,8 @@ from compressor.options.requests import BenchRequest, EvaluateRequest
 from compressor.options.validate import check_options
 from compressor.progress import SILENT, Progress
 from compressor.results import Comparison, Quality, Throughput
-from compressor.runtime.artifact import Artifact, read_description, require_files
+from compressor.runtime.artifact import Artifact
+from compressor.runtime.opening import read_description, require_files
 from compressor.storage.manifest import require_unchanged
 from compressor.tasks import TASKS, Rows
 from compressor.throughput import Subject, benchmark
@@ -63,7 +64,8 @@ def evaluate_artifacts(
         how = build.precision, build.engine
         progress.message(f"evaluating {build.directory} ({', '.join(how)}) on {rows.count} rows …")
         outputs.append(answers(build.directory, rows, device, settings.num_beams, progress, *how))
-    first, resamples, seed = outputs[0], settings.resamples, request.seed
+    first, resamples = outputs[0], settings.resamples
+    seed = request.seed
     return [
         Evaluated(
             directory=str(build.directory),
@@ -114,9 +116,14 @@ def bench_artifacts(
             Subject("-".join(parts), build.directory, counts, precision, build.engine, is_dense)
         )
     return benchmark(
-        subjects, rows=rows, config=config and config.to_dict(), device=device, memory=memory,
-        progress=progress.message, **request.throughput.settings(),
-    )  # fmt: skip
+        subjects,
+        rows=rows,
+        config=config and config.to_dict(),
+        device=device,
+        memory=memory,
+        progress=progress.message,
+        **request.throughput.settings(),
+    )
 
 
 def _open(

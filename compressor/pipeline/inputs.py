@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError
@@ -18,73 +18,20 @@ from compressor.model.weights import count_parameters
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.options.sections import Columns, ModelSection
 from compressor.options.validate import check_options
+from compressor.pipeline.values import DataRows, ModelAndRows
 from compressor.progress import SILENT, Progress
 from compressor.report import sentences
 from compressor.runtime.engines.pytorch import PyTorch
 from compressor.runtime.session import choose_device
 from compressor.tasks import TASKS, Batch, Example, Rows, Task, require_task
 from compressor.tasks.batching import count_truncated
-from compressor.tasks.rows import count_shared, split_rows
+from compressor.tasks.rows import split_rows
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 CHECKED_BATCHES = 4
 CHECKED_ROWS = 8  # per batch
-
-
-@dataclass(frozen=True)
-class DataRows:
-    """The rows of a run."""
-
-    calibration: Rows | None
-    test: Rows | None  # that quality and speed are measured on
-    search: Rows | None = None  # that a search for a budget looks at; no test rows
-
-    @property
-    def shared(self) -> int:
-        """Number of test rows whose texts are calibration rows too."""
-        return count_shared(self.test, self.calibration) if self.calibration and self.test else 0
-
-    @property
-    def fitted(self) -> Rows:
-        """The rows to score and check builds on: calibration rows, else other rows of the run."""
-        rows = self.calibration or self.search or self.test
-        assert rows is not None
-        return rows
-
-    @property
-    def timed(self) -> Rows:
-        """The rows to time on: test rows, else those of `fitted`."""
-        return self.test or self.fitted
-
-
-@dataclass(frozen=True)
-class ModelAndRows:
-    """A checkpoint, the rows that its units are scored and recovered on, and how to compute."""
-
-    checkpoint: Checkpoint
-    examples: Sequence[Example] = ()  # the rows in the checkpoint's tokens
-    rows: Rows | None = None
-    batches: Sequence[Batch] = ()  # ragged, on which every build is compared with its reference
-    calibrated: bool = True  # whether they are calibration rows
-    device: str = "cpu"
-    seed: int = 0
-    progress: Progress = SILENT
-
-    @property
-    def task(self) -> Task:
-        return TASKS[self.checkpoint.task]
-
-    @property
-    def texts(self) -> tuple[Sequence[str], Sequence[str] | None]:
-        """Texts to compare tokenizers on, and a second text of each for tasks that read pairs."""
-        return ((), None) if self.rows is None else (self.rows.sources, self.rows.pairs)
-
-    @property
-    def inputs(self) -> list[Mapping[str, Tensor]]:
-        """The arguments of a model's forward, of every batch to check."""
-        return [batch.inputs() for batch in self.batches]
 
 
 def load(section: ModelSection, *, dense: bool = True, answers: bool = True) -> Checkpoint:
@@ -171,6 +118,7 @@ def hold_out(data: DataRows, seed: int) -> DataRows:
 
 
 def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
+    """Warn if test rows are calibration rows, too."""
     shared = data.shared
     if shared and data.test is not None:
         text = sentences.shared_rows(shared, len(data.test.sources))
@@ -212,8 +160,6 @@ def with_rows(
     rows: Rows | None,
     *,
     calibrated: bool = True,
-    device: str = "cpu",
-    seed: int = 0,
     progress: Progress = SILENT,
 ) -> ModelAndRows:
     """Encode the rows to score, recover and check on; without any, random tokens are checked on."""
@@ -223,22 +169,17 @@ def with_rows(
         batches = random_check_batches(checkpoint, task)
     else:
         batches = make_check_batches(examples, checkpoint.model, task)
-    return ModelAndRows(checkpoint, examples, rows, batches, calibrated, device, seed, progress)
+    return ModelAndRows(checkpoint, examples, rows, batches, calibrated)
 
 
 def with_calibration(
-    section: Columns,
-    checkpoint: Checkpoint,
-    *,
-    device: str = "cpu",
-    seed: int = 0,
-    progress: Progress = SILENT,
+    section: Columns, checkpoint: Checkpoint, progress: Progress = SILENT
 ) -> ModelAndRows:
     """A checkpoint with the calibration rows of a single command, if any."""
     task = TASKS[checkpoint.task]
     check_options([section], task, checkpoint.name)
     rows = read(section, checkpoint, task, progress).calibration
-    return with_rows(checkpoint, rows, device=device, seed=seed, progress=progress)
+    return with_rows(checkpoint, rows, progress=progress)
 
 
 def make_check_batches(examples: Sequence[Example], model: nn.Module, task: Task) -> list[Batch]:

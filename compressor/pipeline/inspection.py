@@ -92,11 +92,16 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         for name, count in owned.items()
     ]
     return Inspection(
-        model=checkpoint.name, revision=checkpoint.revision,
-        model_type=str(model.config.model_type), task=checkpoint.task,
-        dtype=str(checkpoint.dtype).removeprefix("torch."), parameters=sum(owned.values()),
-        parts=parts, tied=tied, shapes=shapes,
-    )  # fmt: skip
+        model=checkpoint.name,
+        revision=checkpoint.revision,
+        model_type=str(model.config.model_type),
+        task=checkpoint.task,
+        dtype=str(checkpoint.dtype).removeprefix("torch."),
+        parameters=sum(owned.values()),
+        parts=parts,
+        tied=tied,
+        shapes=shapes,
+    )
 
 
 def _parameters(checkpoint: Checkpoint) -> tuple[dict[str, int], bool]:

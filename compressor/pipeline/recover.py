@@ -13,15 +13,14 @@ from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.sublayers import Mask
-from compressor.model.surgery import left_of
+from compressor.model.surgery import remaining_sublayers
 from compressor.options.sections import Columns
-from compressor.pipeline.inputs import ModelAndRows
+from compressor.pipeline.context import Context
+from compressor.pipeline.values import Exported, ModelAndRows, RecoveryPlan
 from compressor.progress import Progress
 from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
-from compressor.results import Variant
+from compressor.results import OutputPath
 from compressor.runtime.text import one_warning_of_cut
-from compressor.steps import Steps
-from compressor.storage.files import written_at_once
 from compressor.tasks import TASKS, Rows
 from compressor.tasks.texts import columns_of
 from compressor.training.text import Text, TextLines
@@ -31,28 +30,39 @@ if TYPE_CHECKING:
 
 
 def recover(
-    methods: Sequence[recovery.RecoveryMethod],
-    source: ModelAndRows,
+    plan: RecoveryPlan,
     pruned: nn.Module,
     mask: Mask,
     *,
-    text: Text | None = None,
+    opened: ModelAndRows,
+    context: Context,
     state: Path | None = None,
 ) -> recovery.Recovered:
     """Recover a pruned model, but for layers that it skips.
 
     Args:
-        text: to distill from; for a translator with its translations.
+        plan: the methods, without any of which the model stays as it is, and the text to distill
+            from; for a translator with its translations.
+        pruned: without the units that `mask` removes; not changed.
+        mask: the units of the dense model that it keeps.
+        opened: the dense model, and the rows to recover on.
         state: file from which a stopped training goes on.
     """
     job = recovery.RecoveryJob(
-        dense=source.checkpoint.model, pruned=pruned, mask=mask,
-        layers=left_of(pruned, source.checkpoint.layers),
-        examples=source.examples, text=text, task=source.task,
-        seed=source.seed, device=source.device, state=state,
-        report=source.progress.message, progress=partial(source.progress.update, "recovery"),
-    )  # fmt: skip
-    return recovery.recover(methods, job)
+        dense=opened.checkpoint.model,
+        pruned=pruned,
+        mask=mask,
+        layers=remaining_sublayers(pruned, opened.checkpoint.layers),
+        examples=opened.examples,
+        text=plan.text,
+        task=opened.task,
+        seed=context.seed,
+        device=context.device,
+        state=state,
+        report=context.progress.message,
+        progress=partial(context.progress.update, "recovery"),
+    )
+    return recovery.recover(plan.methods, job)
 
 
 def require_trainable(
@@ -103,52 +113,70 @@ def open_text(
     )
 
 
-def text_to_learn(
-    text: Text | None,
+def plan_recovery(
     methods: Sequence[recovery.RecoveryMethod],
-    dense: Variant | None,
-    device: str,
-    steps: Steps,
-) -> Text | None:
-    """The text, unpacked, and where the task needs answers with those of the exported model."""
-    if text is not None and text.lines.is_packed:
-        path = steps.state / "distill-text.unpacked"
-        title = f"unpacking {text.lines.path.name}"
-        steps.do(unpack, title=title, lines=text.lines, path=path, steps=steps)
-        text = text.unpacked(path)
-    if text is not None and text.task.learns_from_answers:
-        path, given = steps.state / "translations.txt", recovery.extra_text(methods)
+    text: Text | None,
+    dense: Exported | None,
+    context: Context,
+) -> RecoveryPlan:
+    """The methods, with the text as training reads it.
+
+    It is unpacked, and has answers of the exported model where the task needs them.
+
+    Args:
+        methods: in their order.
+        text: as it was opened, which one of them learns from; None if none is given.
+        dense: the exported dense model, for tasks that learn from its answers.
+    """
+    if text is None:
+        return RecoveryPlan(methods)
+    steps, files = context.steps, list[Path]()
+    folder, path = steps.state, text.lines.path
+    if text.lines.is_packed:
+        title = f"unpacking {path.name}"
+        unpacked = steps.do(unpack, title=title, into=folder, text=text, context=context)
+        text = text.unpacked(unpacked)
+        files.append(unpacked)
+    if text.task.learns_from_answers:
+        given = recovery.extra_text(methods)
         assert given is not None
-        title = f"answering {text.lines.path.name} with the dense model"
-        steps.do(
-            translate, given.beams, dense, title=title, shared=True, text=text, path=path,
-            device=device, steps=steps,
-        )  # fmt: skip
-        text = text.translated(path)
-    return text
+        assert dense is not None
+        title = f"answering {path.name} with the dense model"
+        inputs = dense, given.beams
+        translations = steps.do(
+            translate, *inputs, title=title, shared=True, into=folder, text=text, context=context
+        )
+        text = text.translated(translations)
+        files.append(translations)
+    return RecoveryPlan(methods, files, text)
 
 
-def unpack(*, lines: TextLines, path: Path, steps: Steps) -> int:
-    """Write the unpacked text; the number of its lines that hold text."""
-    with written_at_once(path) as staged:
-        lines.unpack(staged, partial(steps.progress.update, "MiB unpacked"))
-    steps.wrote(path)
-    return lines.rows
+def unpack(*, directory: Path, text: Text, context: Context) -> OutputPath:
+    """Write the unpacked text."""
+    path = directory / "distill-text.unpacked"
+    text.lines.unpack(path, partial(context.progress.update, "MiB unpacked"))
+    return path
 
 
 def translate(
-    beams: int, dense: Variant, *, text: Text, path: Path, device: str, steps: Steps
-) -> str:
-    """Write the exported dense model's translations: on a CPU several times as fast as PyTorch."""
-    runtime = text.task.open(dense.directory, precision=BASE, device=device)
-    scratch = steps.scratch / path.name
+    dense: Exported, beams: int, *, directory: Path, text: Text, context: Context
+) -> OutputPath:
+    """Write the exported dense model's translations: on a CPU several times as fast as PyTorch.
+
+    Args:
+        beams: the width of their search.
+    """
+    path = directory / "translations.txt"
+    scratch = context.state_file(path.name)
+    assert scratch is not None
+    runtime = text.task.open(dense.directory, precision=BASE, device=context.device)
     with one_warning_of_cut():
         translate_lines(
             text.lines,
             scratch,
             partial(text.task.answer, runtime, num_beams=beams),
-            chunk_rows=None if device == "cpu" else GPU_CHUNK_ROWS,
-            progress=partial(steps.progress.update, "lines answered"),
+            chunk_rows=None if context.device == "cpu" else GPU_CHUNK_ROWS,
+            progress=partial(context.progress.update, "lines answered"),
         )
     parallel.on_main(lambda: scratch.replace(path))
-    return parallel.on_main(lambda: steps.wrote(path))
+    return path

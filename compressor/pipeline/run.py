@@ -11,161 +11,149 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from compressor import parallel
-from compressor.budgets import Choice, Limits
-from compressor.errors import InputError, UsageError, did_you_mean
-from compressor.export.ctranslate2 import STORED
+from compressor.budgets import Limits
+from compressor.errors import InputError, UsageError
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.source_text import cut_vocabulary
-from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import tokens_of_text
 from compressor.model.sublayers import Mask, Scores, units_of
-from compressor.model.surgery import prune
 from compressor.options.requests import ExportRequest, PruneRequest, Recipe, ScoreRequest
-from compressor.options.validate import (
-    check_options,
-    gate_rules,
-    require_rows,
-    resolve,
-    texts_to_keep,
-)
+from compressor.options.validate import check_options, require_rows, texts_to_keep
 from compressor.pipeline import inputs
-from compressor.pipeline.build import (
-    build,
-    engine_builds,
-    export,
+from compressor.pipeline.build import prune_units, recover_units, save_model
+from compressor.pipeline.choose import select_units
+from compressor.pipeline.context import Context
+from compressor.pipeline.evaluate import benchmark, choose_defaults, evaluate
+from compressor.pipeline.export import (
     export_dense,
-    export_precision,
-    save,
-    verify,
+    export_graphs,
+    export_saved,
+    other_forms,
 )
-from compressor.pipeline.finish import (
-    benchmark,
-    choose_defaults,
-    describe_run,
-    evaluate,
-    publish,
-    require_own_outputs,
-    start,
+from compressor.pipeline.layouts import export_layout
+from compressor.pipeline.publish import describe_run, gated, publish, run_metadata
+from compressor.pipeline.recover import open_text, plan_recovery, require_trainable
+from compressor.pipeline.score import (
+    find_layers,
+    other_weights,
+    score,
+    units_by_scores,
+    weights_of,
 )
-from compressor.pipeline.recover import open_text, recover, require_trainable, text_to_learn
-from compressor.pipeline.score import find_layers, other_weights, score, select_units, weights_of
-from compressor.pipeline.search import RunEvaluator, choose, learn
-from compressor.pipeline.setup import RunSetup, prepare
+from compressor.pipeline.setup import open_run, prepare
+from compressor.pipeline.values import (
+    DENSE,
+    ChosenUnits,
+    Measured,
+    ModelAndRows,
+    Opened,
+    RecoveredModel,
+)
 from compressor.progress import SILENT, Progress
-from compressor.report import rules
 from compressor.report.publish import without_paths
 from compressor.report.schema import Report
-from compressor.results import Check, Variant
-from compressor.runtime.engines.ctranslate2 import CTranslate2
+from compressor.results import Check
 from compressor.runtime.session import choose_device
-from compressor.steps import Steps, open_steps
+from compressor.steps import open_steps
 from compressor.storage.files import require_directory
 from compressor.storage.outputs import require_new, whole_output
 from compressor.storage.staging import require_free
 from compressor.tasks import TASKS
 from compressor.tasks.texts import TextFile
 
-# Layouts of other programs: the precisions that each may store one of, and the package it needs.
-OTHERS = {"optimum": ((BASE,), None), "ctranslate2": (tuple(STORED), CTranslate2)}
-
 
 def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SILENT) -> Report:
     """Compress one checkpoint to one or more budgets; write artifacts and reports to `output`.
 
-    With one budget `output` is the artifact; with several, each gets a directory below it.
+    With one budget `output` is the artifact; with several, each gets a directory below it. The
+    report shows `command`, which is what was typed, and files without their directories.
 
     Raises:
         CompressError: see `compressor.errors`; nothing is half written, and calling again with
             the same recipe goes on from the last finished step.
     """
     require_directory(output)
-    setup = prepare(resolve(recipe), inputs.load(recipe.model), output, progress)
-    recipe, method, search = setup.recipe, setup.recipe.method, None
-    with open_steps(output, setup.identity(), progress, setup.written_bytes) as steps:
-        parallel.on_main(lambda: require_own_outputs(setup, steps))
-        started = steps.do(start, title="reading inputs", command=command)
-        setup = replace(
-            setup, tokens=scored_tokens(setup, steps), limits=without_layers(setup, steps)
-        )
-        dense = steps.do(
-            export_dense, title="exporting the dense model to compare with", source=setup.dense,
-            engines=setup.engines, steps=steps,
-        )  # fmt: skip
-        text = text_to_learn(setup.text, recipe.recovery, dense, setup.device, steps)
-        setup = replace(setup, text=text)
-        models = [dense, *other_forms(dense, setup.dense, setup, steps)]
-        for artifact in setup.artifacts:
-            name, evaluator = artifact.name, RunEvaluator(steps, setup, artifact, dense)
-            title = artifact.budget.action(method.name if method.learns else "")
-            if method.learns:
-                choice = steps.do(learn, name, evaluator, title=title, shared=True)
-            else:
-                scores = evaluator.scores()
-                choice = steps.do(choose, name, scores, evaluator, title=title, shared=True)
-            if choice.text:
-                progress.message(f"  {choice.text}")
-            names = "+".join(step.name for step in recipe.recovery)
-            recovery = f", recovering ({names})" if names else ""
-            title = f"removing units ({choice.mask} kept){recovery}, exporting, checking"
-            making = steps.making(artifact.directory)
-            pruned = steps.do(
-                build, artifact, choice, setup, title=title, shared=True, making=making, steps=steps
+    plan, opened = prepare(recipe, output, progress)
+    recipe, engines = plan.recipe, plan.engines
+    source = opened.source
+    with open_run(plan, opened, progress) as context:
+        do, state = context.steps.do, context.steps.state
+        started = do(run_metadata, title="reading inputs", command=command)
+        tokens = scored_tokens(opened, context)
+        limits = without_layers(opened, context)
+        title = "exporting the dense model to compare with"
+        dense = do(export_dense, engines, title=title, into=state / DENSE, opened=opened.dense)
+        recovery = plan_recovery(recipe.recovery, opened.text, dense, context)
+        models, search = [dense, *other_forms(dense, opened.dense, plan, context)], None
+        for artifact in plan.artifacts:
+            name, folder = artifact.name, artifact.directory
+            chosen = select_units(artifact, limits, recovery, tokens, dense, plan, opened, context)
+            title = f"removing units ({chosen.mask} kept)"
+            pruned = do(prune_units, chosen, title=title, opened=source)
+            recovered = RecoveredModel(pruned)
+            if recovery.methods:
+                recovered = do(
+                    recover_units,
+                    pruned,
+                    recovery,
+                    title=f"recovering ({recovery.names})",
+                    shared=True,
+                    into=state / name,
+                    opened=source,
+                    context=context,
+                )
+            title = f"saving {name}"
+            saved = do(
+                save_model, recovered, title=title, into=folder, opened=source, context=context
             )
-            models += [pruned, *other_forms(pruned, setup.source, setup, steps)]
-            search = choice.search
-        dense, *builds = evaluate(models, setup, steps)
-        throughput = benchmark(models, setup, steps)
-        builds = choose_defaults(builds, throughput)
-        report = describe_run(setup, started, dense, builds, throughput, search)
-        outcomes = rules.check(report, gate_rules(recipe.gate), recipe.gate.inconclusive)
-        report = report.model_copy(update={"gate": outcomes})
-        parallel.on_main(lambda: publish(report, setup, steps))
+            title, inputs_of_export = f"exporting {name}, checking", (saved, tokens, engines)
+            exported = do(export_saved, *inputs_of_export, title=title, into=folder, opened=opened)
+            models += [exported, *other_forms(exported, source, plan, context)]
+            search = chosen.search
+        whole, *builds = evaluate(models, opened.data.test, recipe.evaluation, context)
+        throughput = benchmark(models, recipe.throughput, opened, context)
+        measured = Measured(whole, choose_defaults(builds, throughput), throughput, search)
+        report = gated(describe_run(plan, opened, started, measured), recipe.gate)
+        parallel.on_main(lambda: publish(report, plan, opened, context))
     return without_paths(report, output)
 
 
-def scored_tokens(setup: RunSetup, steps: Steps) -> list[int] | None:
-    """The tokens that decoders of pruned models score: all, or those of a text."""
-    file = setup.target_text
+def scored_tokens(opened: Opened, context: Context) -> list[int] | None:
+    """The tokens that decoders of pruned models score: all (None), or those of a text."""
+    file, source = opened.target_text, opened.source
     if file is None:
-        return setup.tokens
+        return source.task.graphs.output_tokens(source.checkpoint)
     title = f"cutting {file.path.name} into tokens"
-    return steps.do(target_tokens, file, title=title, source=setup.source)
+    return context.steps.do(target_tokens, file, title=title, opened=source, context=context)
 
 
-def target_tokens(file: TextFile, *, source: inputs.ModelAndRows) -> list[int]:
-    """The tokens of a text in the target language, and those that spell anything."""
-    report = partial(source.progress.update, "target text", total=None)
-    seen = tokens_of_text(file, source.checkpoint.tokenizer, report)
-    tokens: list[int] = source.task.graphs.output_tokens(source.checkpoint, seen)
+def target_tokens(file: TextFile, *, opened: ModelAndRows, context: Context) -> list[int] | None:
+    """The tokens of a text in the target language, and those that spell anything; None for all."""
+    report = partial(context.progress.update, "target text", total=None)
+    seen = tokens_of_text(file, opened.checkpoint.tokenizer, report)
+    tokens: list[int] | None = opened.task.graphs.output_tokens(opened.checkpoint, seen)
     return tokens
 
 
-def without_layers(setup: RunSetup, steps: Steps) -> Limits:
+def without_layers(opened: Opened, context: Context) -> Limits:
     """What may be removed, without the layers that go first."""
-    limits, title = setup.limits, "finding the layers to drop"
+    limits, title = opened.limits, "finding the layers to drop"
     if not limits.to_drop:
         return limits
-    divergences = steps.do(
-        find_layers, limits.to_drop, (), title=title, shared=True, source=setup.source
+    inputs_of_search = limits.to_drop, ()
+    divergences = context.steps.do(
+        find_layers,
+        *inputs_of_search,
+        title=title,
+        shared=True,
+        opened=opened.source,
+        context=context,
     )
     for name, divergence in divergences.items():
-        steps.progress.message(f"  without {name}: divergence {divergence:.3f}, without recovery")
-    return replace(limits, dropped=frozenset(divergences))
-
-
-def other_forms(
-    model: Variant, source: inputs.ModelAndRows, setup: RunSetup, steps: Steps
-) -> list[Variant]:
-    """Other precisions, and other engines, of a model in float32."""
-    return [
-        steps.do(
-            export_precision, model, name, title=f"exporting {model.name} in {name}, checking",
-            source=source, steps=steps,
-        )
-        for name in setup.precisions[1:]
-    ] + engine_builds(model, setup.engines, setup.device)  # fmt: skip
+        context.progress.message(f"  without {name}: divergence {divergence:.3f}, without recovery")
+    return limits.without_layers(list(divergences))
 
 
 def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scores:
@@ -174,12 +162,10 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     device = inputs.pick_device(request.device, progress)
     checkpoint = inputs.load(request.model)
     request.method.check_task(TASKS[checkpoint.task])
-    source = inputs.with_calibration(
-        request.data, checkpoint, device=device, seed=request.seed, progress=progress
-    )
+    opened = inputs.with_calibration(request.data, checkpoint, progress)
     sublayers = [x for x in checkpoint.layers if request.prune in ("both", units_of(x.kind))]
-    full = Mask.full(checkpoint.layers)
-    scores = score(full, source=source, method=request.method, sublayers=sublayers)
+    full, context = Mask.full(checkpoint.layers), Context(device, request.seed, progress)
+    scores = score(full, request.method, sublayers, opened=opened, context=context)
     return replace(scores, weights=weights_of(request.model))
 
 
@@ -188,7 +174,8 @@ def prune_checkpoint(
 ) -> tuple[Mask, Check, str]:
     """Remove the least important units, recover what is left, and save.
 
-    Returns the mask, the check of the pruned model, and what the recovery did.
+    Returns:
+        The mask, the check of the pruned model, and what the recovery did.
     """
     methods, data = request.recovery, request.data
     require_new(output)
@@ -204,30 +191,27 @@ def prune_checkpoint(
     device = inputs.pick_device(request.device, progress)
     checkpoint = inputs.load(request.model)
     check_options(methods, TASKS[checkpoint.task], checkpoint.name)
-    source = inputs.with_calibration(
-        data, checkpoint, device=device, seed=request.seed, progress=progress
-    )
-    require_trainable(methods, len(source.examples))
-    text = open_text(methods, source.rows, checkpoint, data, progress)
-    budget, mask = select_units(request, scores, checkpoint)
-    model, needed = checkpoint.model, inputs.export_bytes(checkpoint.model, [BASE])
+    opened = inputs.with_calibration(data, checkpoint, progress)
+    require_trainable(methods, len(opened.examples))
+    text = open_text(methods, opened.rows, checkpoint, data, progress)
+    budget, mask = units_by_scores(request, scores, checkpoint)
+    needed = inputs.export_bytes(checkpoint.model, [BASE])
     with (
         TemporaryDirectory(prefix="compress-") as folder,
         open_steps(Path(folder), {}, progress, lambda: needed) as steps,
         whole_output(output, needed, "saving the pruned checkpoint") as making,
     ):
-        dense = None
-        if text is not None and source.task.learns_from_answers:
-            title = "exporting the dense model to answer the text"
-            dense = steps.do(
-                export_dense, title=title, source=source, engines=[ONNXRUNTIME], steps=steps
-            )
-        text = text_to_learn(text, methods, dense, device, steps)
-        pruned = prune(model, checkpoint.layers, mask)
-        check = verify(model, pruned, source, mask)
-        recovered = recover(methods, source, pruned, mask, text=text)
-        save(source, recovered, Choice(mask, scores), making, budget.text)
-    return mask, check, recovered.text
+        context, dense = Context(device, request.seed, progress, steps), None
+        if text is not None and opened.task.learns_from_answers:
+            title, into = "exporting the dense model to answer the text", steps.state / DENSE
+            dense = steps.do(export_dense, [ONNXRUNTIME], title=title, into=into, opened=opened)
+        recovery = plan_recovery(methods, text, dense, context)
+        pruned = prune_units(ChosenUnits("pruned", budget.text, mask, scores), opened=opened)
+        recovered = recover_units(
+            pruned, recovery, directory=Path(folder), opened=opened, context=context
+        )
+        save_model(recovered, directory=making, opened=opened, context=context)
+    return mask, pruned.check, recovered.text
 
 
 def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
@@ -270,64 +254,18 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
     if kept is not None:
         checkpoint = cut_vocabulary(checkpoint, kept)
     seen = None if scored is None else tokens_of_text(scored, checkpoint.tokenizer)
-    source = inputs.with_calibration(request.data, checkpoint)
+    opened = inputs.with_calibration(request.data, checkpoint)
     with whole_output(
         output, inputs.export_bytes(checkpoint.model, precisions), "exporting"
     ) as making:
         tokens = task.graphs.output_tokens(checkpoint, seen)
-        checks = export(checkpoint, tokens, source, making, engines)
+        checks = export_graphs(checkpoint, tokens, engines, making, opened)
         for precision in precisions[1:]:
             # Most processors compute fp16 graphs in float32: a GPU tells more, where there is one.
             device = choose_device(request.device) if precision == "fp16" else "cpu"
             added = add_precision(
-                checkpoint.model, source.inputs, making, precision, device, source.examples
+                checkpoint.model, opened.inputs, making, precision, device, opened.examples
             )
             require_within(added, precision)
             checks += added
     return checks
-
-
-def export_layout(request: ExportRequest, output: Path) -> list[Check]:
-    """Write a layout of another program, to `output` itself."""
-    layout, export, data = request.layout, request.export, request.data
-    known = ("compress", *OTHERS)
-    if layout not in OTHERS:
-        raise UsageError(
-            f"--layout {layout!r} is unknown{did_you_mean(layout, known)}; use compress, or for "
-            "encoders optimum, or for encoder-decoders ctranslate2",
-            id="name-unknown",
-        )
-    precisions, engine = OTHERS[layout]
-    if len(export.precision) != 1 or export.precision[0] not in precisions:
-        raise UsageError(
-            f"--layout {layout} stores one precision, {' or '.join(precisions)} alone; give that "
-            "one, or use --layout compress",
-            id="options-exclude-each-other",
-        )
-    engines = None if export.engines == [ONNXRUNTIME] else ",".join(export.engines)
-    excluded, unused = "options-exclude-each-other", "option-without-use"
-    for flag, value, id in (
-        ("--engines", engines, excluded),
-        ("--source-text", export.source_text, excluded),
-        ("--target-text", export.target_text, excluded),
-        ("--calibration", data.calibration, unused),
-    ):
-        if value is not None:
-            raise UsageError(
-                f"{flag} {value} does nothing with --layout {layout}; leave it out, or use "
-                "--layout compress",
-                id=id,
-            )
-    # Also where the output is the checkpoint's own directory: both have a config.json.
-    require_new(output)
-    if engine is not None:
-        engine.library()
-    checkpoint = inputs.load(request.model, dense=False)
-    task = TASKS[checkpoint.task]
-    task.graphs.require_layout(layout, checkpoint)
-    batches = inputs.random_check_batches(checkpoint, task)
-    needed = 2 * inputs.export_bytes(checkpoint.model, [BASE])
-    with whole_output(output, needed, "exporting") as making:
-        network = Network(checkpoint, checkpoint.model, checkpoint.mask)
-        given = [batch.inputs() for batch in batches]
-        return task.graphs.export_layout(network, making, export.precision[0], given)

@@ -14,7 +14,7 @@ from compressor import parallel
 from compressor.budgets import Counts
 from compressor.budgets.units import select
 from compressor.errors import InputError, UsageError
-from compressor.evaluation import main_metric, require_sight
+from compressor.evaluation import main_metric, require_above_chance
 from compressor.importance import ScoringJob, ScoringMethod, UnitMethod, score_units
 from compressor.importance.depth import layers_to_drop
 from compressor.model.checkpoint import Checkpoint
@@ -23,7 +23,8 @@ from compressor.model.sublayers import SCORES_SCHEMA, UNITS_OF, Mask, Scores, Su
 from compressor.model.surgery import skipped
 from compressor.options.requests import PruneRequest
 from compressor.options.sections import ModelSection
-from compressor.pipeline.inputs import ModelAndRows
+from compressor.pipeline.context import Context
+from compressor.pipeline.values import ModelAndRows
 from compressor.storage.files import write_json
 from compressor.storage.hashes import fingerprint
 from compressor.storage.input_files import read_json
@@ -31,55 +32,72 @@ from compressor.storage.input_files import read_json
 
 def score(
     mask: Mask,
-    *,
-    source: ModelAndRows,
     method: UnitMethod,
     sublayers: Sequence[Sublayer],
+    *,
+    opened: ModelAndRows,
+    context: Context,
     model: nn.Module | None = None,
 ) -> Scores:
     """Scores of all units of some sublayers, of the checkpoint's model or another of its shape.
 
-    Units that `mask` removes are gated to zero and score zero. Layers that it drops are skipped;
-    their units have no scores.
+    Args:
+        mask: units that it removes are gated to zero and score zero; layers that it drops are
+            skipped, and their units have no scores.
+        method: how to score.
+        sublayers: of the checkpoint, whose units are scored.
+        opened: the checkpoint, and the rows to score on.
+        model: with the checkpoint's shape and other weights; None: the checkpoint's.
     """
     assert isinstance(method, ScoringMethod)
-    task, rows, progress = source.task, source.rows, source.progress
-    model = model or source.checkpoint.model
-    examples = parallel.shard(source.examples) if method.needs_rows else []
+    task, rows = opened.task, opened.rows
+    progress = context.progress
+    model = model or opened.checkpoint.model
+    examples = parallel.shard(opened.examples) if method.needs_rows else []
 
     def require_metric_sees(asked: str, answers: Sequence[str]) -> None:
         if rows is not None and mask.count() == mask.total():
-            require_sight(rows, answers, asked)
+            require_above_chance(rows, answers, asked)
 
     scoring = ScoringJob(
-        model=model.to(source.device), mask=mask,
+        model=model.to(context.device),
+        mask=mask,
         layers=[x for x in sublayers if x.layer not in mask.dropped],
-        batches=task.batches(examples, model, device=source.device),
-        task=task, tokenizer=source.checkpoint.tokenizer,
+        batches=task.batches(examples, model, device=context.device),
+        task=task,
+        tokenizer=opened.checkpoint.tokenizer,
         metric=None if rows is None else lambda answers: main_metric(rows, answers),
-        require_sight=require_metric_sees, seed=source.seed, device=source.device,
-        report=progress.message, progress=partial(progress.update, "scoring"),
-    )  # fmt: skip
+        require_above_chance=require_metric_sees,
+        seed=context.seed,
+        device=context.device,
+        report=progress.message,
+        progress=partial(progress.update, "scoring"),
+    )
     try:
-        with skipped(model, source.checkpoint.layers, mask):
+        with skipped(model, opened.checkpoint.layers, mask):
             return parallel.agree(score_units(method, scoring))
     finally:
         model.to("cpu")
 
 
 def find_layers(
-    numbers: Mapping[str, int], dropped: Sequence[str], *, source: ModelAndRows
+    numbers: Mapping[str, int], dropped: Sequence[str], *, opened: ModelAndRows, context: Context
 ) -> dict[str, float]:
-    """The layers whose skipping changes predictions least, and the divergence in nats; in order.
+    """The layers whose skipping changes predictions least, in the order in which they go.
 
-    `numbers` says how many of a stack's layers go, after those `dropped` before.
+    Args:
+        numbers: stack -> how many of its layers go.
+        dropped: layers that go before.
+        opened: the model, and the rows whose predictions count.
+
+    Returns:
+        Layer, as `decoder.2` -> divergence from the dense model without it and those before, nats.
     """
-    model, layers = source.checkpoint.model, source.checkpoint.layers
-    examples = parallel.shard(source.examples)
-    batches = source.task.batches(examples, model, device=source.device)
-    report = partial(source.progress.update, "layers")
+    model, layers = opened.checkpoint.model, opened.checkpoint.layers
+    batches = opened.task.batches(parallel.shard(opened.examples), model, device=context.device)
+    report = partial(context.progress.update, "layers")
     return layers_to_drop(
-        model, layers, batches, source.task, numbers, source.device, report, dropped
+        model, layers, batches, opened.task, numbers, context.device, report, dropped
     )
 
 
@@ -125,6 +143,7 @@ def read_scores(path: Path) -> Scores:
 
 
 def is_scores_file(path: Path) -> bool:
+    """Whether a file is one that `compress score` wrote."""
     try:
         read_scores(path)
     except InputError:
@@ -141,7 +160,7 @@ def other_weights(model: ModelSection) -> UsageError:
     )
 
 
-def select_units(
+def units_by_scores(
     request: PruneRequest, scores: Scores, checkpoint: Checkpoint
 ) -> tuple[Counts, Mask]:
     """The budget of `compress prune`, and the units that it keeps by scores."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,106 +16,35 @@ from compressor.export.precision_names import BASE, precisions_to_export
 from compressor.export.source_text import cut_vocabulary, embedding_rows
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
-from compressor.model.sublayers import Mask, Sublayer, units_of
+from compressor.model.sublayers import Mask
 from compressor.options.requests import Recipe
 from compressor.options.sections import Card, Gate
-from compressor.options.validate import check_model, gate_rules, texts_to_keep
+from compressor.options.validate import check_model, gate_rules, resolve, texts_to_keep
 from compressor.parallel import launch
 from compressor.pipeline import inputs
+from compressor.pipeline.context import Context
 from compressor.pipeline.inspection import unit_costs
+from compressor.pipeline.publish import require_own_outputs
 from compressor.pipeline.recover import open_text, require_trainable
+from compressor.pipeline.values import ArtifactPlan, Opened, Plan
 from compressor.progress import Progress
 from compressor.recovery import earlier_artifact
-from compressor.results import Source
-from compressor.storage.hashes import fingerprint, sha256_of, sha256_of_text
+from compressor.steps import open_steps
+from compressor.storage.hashes import fingerprint, sha256_of
 from compressor.storage.version import __version__
-from compressor.tasks import TASKS, Rows
+from compressor.tasks import TASKS
 from compressor.tasks.texts import TextFile
-from compressor.training.text import Text
 
 
-@dataclass(frozen=True)
-class ArtifactPlan:
-    """One of the run's budgets, and where its artifact goes."""
+def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Opened]:
+    """Open the model and the rows of a recipe, and check all that can be checked in advance.
 
-    name: str
-    budget: Budget
-    directory: Path = field(compare=False)
-
-
-@dataclass(frozen=True)
-class RunSetup:
-    """A run's recipe, resolved, and what it opened."""
-
-    recipe: Recipe
-    output: Path
-    dense: inputs.ModelAndRows  # the model as given, to compare with
-    source: inputs.ModelAndRows  # what units are removed from; maybe with fewer tokens
-    data: inputs.DataRows
-    limits: Limits
-    costs: UnitCosts
-    artifacts: Sequence[ArtifactPlan]
-    text: Text | None  # to distill from
-    source_text: TextFile | None
-    target_text: TextFile | None
-    tokens: list[int] | None  # that decoders of pruned models score; None for all
-    engines: Sequence[str]  # to export for, and to compare with
-    precisions: Sequence[str]  # to export, float32 first
-
-    @property
-    def device(self) -> str:
-        return self.source.device
-
-    @property
-    def sha256(self) -> str:
-        """SHA-256 of the results of the first steps, which later ones depend on."""
-        return sha256_of_text(json.dumps([self.tokens, sorted(self.limits.dropped)]))
-
-    @property
-    def sublayers(self) -> list[Sublayer]:
-        """Those whose units may go."""
-        layers = self.source.checkpoint.layers
-        return [x for x in layers if units_of(x.kind) in self.limits.units]
-
-    def written_bytes(self) -> int:
-        """About how much a run writes; at most, as if pruned models were as large as the dense."""
-        model, text = self.dense.checkpoint.model, self.text
-        graphs, weights = (inputs.export_bytes(model, x) for x in (self.precisions, [BASE]))
-        unpacked = text.lines.size if text and text.lines.is_packed else 0
-        return graphs + len(self.artifacts) * (graphs + weights) + unpacked
-
-    def identity(self) -> dict[str, Any]:
-        """What must be the same for a stopped run to go on: options, and all inputs' SHA-256."""
-        recipe, data = self.recipe, self.data
-        free = {*Card.model_fields, *Gate.model_fields, "verify"}
-        start = earlier_artifact(recipe.recovery)
-        rows = {"calibration": data.calibration, "test": data.test, "search": data.search}
-        texts = {
-            "source": self.source_text and self.source_text.path,
-            "target": self.target_text and self.target_text.path,
-            "distill": self.text and self.text.lines.path,
-        }
-        identity = {
-            **{
-                name: value
-                for name, value in recipe.options_by_file_names().items()
-                if name not in free
-            },
-            "device": self.device,
-            "version": __version__,
-            "weights": fingerprint(checkpoint_files(self.dense.checkpoint.directory)),
-            "start_weights": start and fingerprint(checkpoint_files(start)),
-            **{f"{name}_sha256": x and x.sha256 for name, x in rows.items()},
-            **{f"{name}_text_sha256": path and sha256_of(path) for name, path in texts.items()},
-            "tokenizers": dict(data.fitted.tokenizers),
-        }
-        advice = "give all ranks the same options, model and data"
-        launch.require_same(identity, advice, InputError, "ranks-differ-in-inputs")
-        return identity
-
-
-def prepare(recipe: Recipe, dense: Checkpoint, output: Path, progress: Progress) -> RunSetup:
-    """Read the rows of a resolved recipe, and check all that can be checked in advance."""
+    Args:
+        recipe: as the user gave it, resolved against nothing yet.
+        output: the directory of the run.
+    """
+    recipe = resolve(recipe)
+    dense = inputs.load(recipe.model)
     task = TASKS[dense.task]
     recipe = check_model(recipe, dense, task)
     source_text, target_text = texts_to_keep(recipe.export, recipe.data, task, dense.name, progress)
@@ -127,36 +55,118 @@ def prepare(recipe: Recipe, dense: Checkpoint, output: Path, progress: Progress)
     device, engines = inputs.pick_device(recipe.device, progress), recipe.export.engines
     inputs.require_engines(engines, task, device)
     limits = recipe.budget.limits(Mask.full(dense.layers))
-    artifacts = plan_artifacts(recipe, limits, output)
+    plan = Plan(
+        recipe=recipe,
+        output=output,
+        device=device,
+        artifacts=plan_artifacts(recipe, limits, output),
+        engines=inputs.engines_to_measure(engines, task, device, recipe.throughput is not None),
+        precisions=precisions_to_export(recipe.export.precision, device),
+    )
     if recipe.budget.searches_rows:
         data = inputs.hold_out(data, recipe.seed)
     inputs.warn_of_shared_rows(data, progress)
-    checkpoint = dense
-    if source_text is not None:
-        progress.message(f"cutting {source_text.path.name} into tokens …")
-        checkpoint = cut_vocabulary(dense, source_text)
-        kept, total = (embedding_rows(x.model)[0] for x in (checkpoint, dense))
-        progress.message(f"  {kept:,} of {total:,} tokens are kept")
-    with_rows = partial(
-        inputs.with_rows, rows=data.fitted, calibrated=data.calibration is not None,
-        device=device, seed=recipe.seed,
-    )  # fmt: skip
-    source = with_rows(checkpoint, progress=progress)
+    checkpoint = dense if source_text is None else _cut(dense, source_text, progress)
+    rows, calibrated = data.fitted, data.calibration is not None
+    source = inputs.with_rows(checkpoint, rows, calibrated=calibrated, progress=progress)
+    whole = source
+    if checkpoint is not dense:
+        whole = inputs.with_rows(dense, rows, calibrated=calibrated)
     costs = unit_costs(checkpoint, task, source.examples)
-    for artifact in artifacts:
+    require_enough(plan, limits, costs, len(source.examples))
+    opened = Opened(
+        dense=whole,
+        source=source,
+        data=data,
+        limits=limits,
+        costs=costs,
+        text=open_text(recipe.recovery, rows, checkpoint, recipe.data, progress),
+        source_text=source_text,
+        target_text=target_text,
+    )
+    return plan, opened
+
+
+def _cut(dense: Checkpoint, text: TextFile, progress: Progress) -> Checkpoint:
+    """The checkpoint with the tokens of a text alone."""
+    progress.message(f"cutting {text.path.name} into tokens …")
+    checkpoint = cut_vocabulary(dense, text)
+    kept, total = (embedding_rows(x.model)[0] for x in (checkpoint, dense))
+    progress.message(f"  {kept:,} of {total:,} tokens are kept")
+    return checkpoint
+
+
+@contextmanager
+def open_run(plan: Plan, opened: Opened, progress: Progress) -> Iterator[Context]:
+    """The context of a run, which takes its output directory or goes on in it.
+
+    Raises:
+        InputError, UsageError, EnvironmentProblem: see `open_steps`; or a file of the user's stands
+            where the last step writes.
+    """
+    needed = partial(written_bytes, plan, opened)
+    with open_steps(plan.output, identity(plan, opened), progress, needed) as steps:
+        context = Context(plan.device, plan.recipe.seed, progress, steps)
+        parallel.on_main(lambda: require_own_outputs(plan, context))
+        yield context
+
+
+def require_enough(plan: Plan, limits: Limits, costs: UnitCosts, rows: int) -> None:
+    """Check that enough may go for the budgets, and that there are rows enough to train on.
+
+    Args:
+        limits: what may go.
+        costs: its multiply-adds.
+        rows: that the model is scored and recovered on.
+
+    Raises:
+        UsageError: the model is too large for a budget with all removed that may be.
+        InputError: there are too few rows.
+    """
+    for artifact in plan.artifacts:
         artifact.budget.require_enough_may_go(limits, costs)
-    require_trainable(recipe.recovery, len(source.examples), learns=recipe.method.learns)
-    require_rows_for_ranks(len(source.examples))
-    return RunSetup(
-        recipe=recipe, output=output, source=source, data=data,
-        dense=source if checkpoint is dense else with_rows(dense),
-        limits=limits, costs=costs, artifacts=artifacts,
-        text=open_text(recipe.recovery, data.fitted, checkpoint, recipe.data, progress),
-        source_text=source_text, target_text=target_text,
-        tokens=task.graphs.output_tokens(checkpoint),
-        engines=inputs.engines_to_measure(engines, task, device, recipe.throughput is not None),
-        precisions=precisions_to_export(recipe.export.precision, device),
-    )  # fmt: skip
+    require_trainable(plan.recipe.recovery, rows, learns=plan.recipe.method.learns)
+    require_rows_for_ranks(rows)
+
+
+def written_bytes(plan: Plan, opened: Opened) -> int:
+    """About how much a run writes; at most, as if pruned models were as large as the dense."""
+    model, text = opened.dense.checkpoint.model, opened.text
+    graphs, weights = (inputs.export_bytes(model, x) for x in (plan.precisions, [BASE]))
+    unpacked = text.lines.size if text and text.lines.is_packed else 0
+    # Of each artifact the graphs, the checkpoint, and the weights that its recovery changed.
+    models = 2 * weights if plan.recipe.recovery else weights
+    return graphs + len(plan.artifacts) * (graphs + models) + unpacked
+
+
+def identity(plan: Plan, opened: Opened) -> dict[str, Any]:
+    """What must be the same for a stopped run to go on: options, and all inputs' SHA-256."""
+    recipe, data = plan.recipe, opened.data
+    free = {*Card.model_fields, *Gate.model_fields, "verify"}
+    start = earlier_artifact(recipe.recovery)
+    rows = {"calibration": data.calibration, "test": data.test, "search": data.search}
+    texts = {
+        "source": opened.source_text and opened.source_text.path,
+        "target": opened.target_text and opened.target_text.path,
+        "distill": opened.text and opened.text.lines.path,
+    }
+    found = {
+        **{
+            name: value
+            for name, value in recipe.options_by_file_names().items()
+            if name not in free
+        },
+        "device": plan.device,
+        "version": __version__,
+        "weights": fingerprint(checkpoint_files(opened.dense.checkpoint.directory)),
+        "start_weights": start and fingerprint(checkpoint_files(start)),
+        **{f"{name}_sha256": x and x.sha256 for name, x in rows.items()},
+        **{f"{name}_text_sha256": path and sha256_of(path) for name, path in texts.items()},
+        "tokenizers": dict(data.fitted.tokenizers),
+    }
+    advice = "give all ranks the same options, model and data"
+    launch.require_same(found, advice, InputError, "ranks-differ-in-inputs")
+    return found
 
 
 def plan_artifacts(recipe: Recipe, limits: Limits, output: Path) -> list[ArtifactPlan]:
@@ -182,14 +192,3 @@ def require_rows_for_ranks(rows: int) -> None:
             "each at least; give more rows, or start fewer processes",
             id="fewer-rows-than-ranks",
         )
-
-
-def source_of(rows: Rows) -> Source:
-    """Rows, for reports."""
-    return Source(files=rows.files, rows=len(rows.sources), sha256=rows.sha256)
-
-
-def source_of_text(file: TextFile) -> Source:
-    """A file of texts, for reports."""
-    path = file.path
-    return Source(files=[path.as_posix()], rows=file.count(), sha256=sha256_of(path))

@@ -94,6 +94,7 @@ def _written(output: Path | None) -> Iterator[BinaryIO]:
 
 
 def refuse_existing(output: Path) -> None:
+    """Raise `InputError` if a file exists, or a link of that name."""
     if output.exists() or output.is_symlink():
         raise InputError(
             f"{output} exists; choose another --output, or remove it", id="output-not-empty"

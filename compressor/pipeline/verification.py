@@ -17,13 +17,8 @@ from compressor.pipeline.inputs import random_check_batches
 from compressor.progress import SILENT, Progress
 from compressor.report.formats import JSON
 from compressor.results import Check
-from compressor.runtime.artifact import (
-    CTRANSLATE2_DIRECTORY,
-    CTRANSLATE2_FILES,
-    GRAPH_DIRECTORY,
-    open_output_tokens,
-    read_artifact,
-)
+from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, CTRANSLATE2_FILES, GRAPH_DIRECTORY
+from compressor.runtime.opening import open_output_tokens, read_artifact
 from compressor.steps import STATE
 from compressor.storage import manifest
 from compressor.tasks import TASKS

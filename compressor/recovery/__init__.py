@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from compressor.options.bounds import MOST_BEAMS, Count, NonNegative, Positive
 from compressor.options.declare import Options, option
-from compressor.options.table import Table, opened
+from compressor.options.table import Table, import_object
 from compressor.training import PATIENCE, TrainingJob, rate_option
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class RecoveryMethod(Options):
         Raises:
             InputError: too few rows, or values that are not finite.
         """
-        recovered: Recovered = opened(self.function)(self, job)
+        recovered: Recovered = import_object(self.function)(self, job)
         return recovered
 
 

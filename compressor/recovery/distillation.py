@@ -26,8 +26,8 @@ from typing_extensions import override
 
 from compressor import parallel
 from compressor.errors import InputError
-from compressor.model.architectures import layer_paths
 from compressor.model.checkpoint import open_checkpoint
+from compressor.model.layers import layer_paths
 from compressor.model.modes import skip_mask_inspection
 from compressor.model.sublayers import Mask, by_layer
 from compressor.model.surgery import names_without_skipped

@@ -31,16 +31,12 @@ _require_one_version()  # before files that may be of another version are import
 
 # ruff: noqa: E402
 from compressor.runtime.batching import collate
+from compressor.runtime.classifier import Classifier, MultiLabelClassifier
+from compressor.runtime.cross_encoder import Regressor, Reranker
+from compressor.runtime.embedder import Embedder
 from compressor.runtime.generator import Generator, Translator
 from compressor.runtime.question_answerer import Answer, QuestionAnswerer
 from compressor.runtime.runtime import Runtime
-from compressor.runtime.scores import (
-    Classifier,
-    Embedder,
-    MultiLabelClassifier,
-    Regressor,
-    Reranker,
-)
 from compressor.runtime.text import Encoded
 from compressor.runtime.token_classifier import Entity, TokenClassifier
 

@@ -22,10 +22,15 @@ Item = TypeVar("Item")
 def collate(
     rows: Sequence[Sequence[int]], pad_id: int, names: Sequence[str]
 ) -> dict[str, NDArray[np.int64]]:
-    """Pad rows of token ids on the right: name -> int64 array [rows, longest row].
+    """Pad rows of token ids on the right.
 
-    `names` are those of `input_ids` (filled up with `pad_id`, the others with 0), `attention_mask`
-    and `token_type_ids`, which are other than 0 for `Encoded` rows alone.
+    Args:
+        rows: token ids; for `token_type_ids` other than 0, `Encoded` rows.
+        pad_id: fills `input_ids`; the other arrays are filled with 0.
+        names: which of `input_ids`, `attention_mask` and `token_type_ids` to make.
+
+    Returns:
+        name -> int64 array [rows, longest row].
     """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     real = np.arange(lengths.max(initial=0)) < lengths[:, None]  # [rows, longest row]
@@ -50,10 +55,22 @@ def by_length(
     batch_tokens: int | None = None,
     default_tokens: int = 1024,
 ) -> list[list[int]]:
-    """Numbers of the rows of each batch: rows of similar length, longest first, ties in order.
+    """Group rows of similar length into batches.
 
-    So too little memory shows in the first batch. At most `batch_size` rows, and `batch_tokens` in
-    rows x longest row (a longer row is alone). Without both these are `default_tokens`.
+    The longest come first, so that too little memory shows in the first batch; rows of one length
+    stay in their order.
+
+    Args:
+        rows: token ids.
+        batch_size: rows of a batch at most.
+        batch_tokens: rows x longest row of a batch at most; a longer row has a batch of its own.
+        default_tokens: in place of `batch_tokens` where neither is given. If both are, both hold.
+
+    Returns:
+        The numbers of each batch's rows.
+
+    Raises:
+        UsageError: a number below 1.
     """
     check_limits(batch_size=batch_size, batch_tokens=batch_tokens)
     if batch_size is None and batch_tokens is None:
@@ -121,6 +138,6 @@ def log_softmax(scores: Floats) -> None:
 
 
 def sigmoid(logits: Floats) -> Floats:
-    """Probabilities of logits, which stand for one class each."""
+    """Probabilities of logits that stand for one class each, any shape."""
     probabilities: Floats = 0.5 + 0.5 * np.tanh(0.5 * logits)  # overflows nowhere
     return probabilities

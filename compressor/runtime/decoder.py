@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from compressor.runtime.batching import Batch, Floats, require_right_padding
+from compressor.runtime.capture import open_to_capture
 from compressor.runtime.engines import Setup
+from compressor.runtime.graph_names import (
+    BEST,
+    CAPACITY,
+    ROWS,
+    SELECT_CACHES,
+    SELECT_PAST,
+    present,
+    selected,
+)
 from compressor.runtime.search import Decoder, Scores, Tokens
-from compressor.runtime.session import bind, open_to_capture, to_device
+from compressor.runtime.session import bind, to_device
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue
 
-BEST = "best"  # the graph's output with the token of the largest logit
-# Roles of the graphs that take rows of caches, and their input with the numbers of the rows.
-SELECT_PAST, SELECT_CACHES = "select_past", "select_caches"
-ROWS = "rows"
-CAPACITY = "capacity"  # name of the caches' length where the graph writes them in place
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 # Tokens that there is room for at first; then for 40, 72, 136, … (2 n - 8). With a multiple of 32
 # all heads' rows would fall into the same sets of the processor's cache: 5.3 ms a step, not 4.5.
@@ -30,18 +35,13 @@ FIRST_LENGTH = 24
 Cache = Floats  # [rows, heads, length, head_dim]
 
 
-def selected(cache: str) -> str:
-    """The output of a graph that takes rows, for the cache of that name."""
-    return f"selected {cache}"
-
-
-def present(past: str) -> str:
-    """The output of the decoder with the next step's cache of that name."""
-    return past.replace("past", "present")
-
-
 class DecoderGraph:
-    """The sessions that all decodings share: encoder, decoder, and graphs that move its caches."""
+    """The sessions that all decodings share: encoder, decoder, and graphs that move its caches.
+
+    Args:
+        open_graph: opens the graph with a role, and so that its runs can be captured if told to.
+        setup: what is opened.
+    """
 
     further: ClassVar[tuple[str, ...]] = ()  # roles of small graphs that this form needs, too
 
@@ -70,8 +70,20 @@ class DecoderGraph:
         self.small = {role: open_graph(role, False) for role in (*roles, *self.further)}
 
     def start(self, batch: Batch) -> Decoder:
-        """Run the encoder on a padded batch; the decoder before its first step."""
-        ids, mask, cross = batch["input_ids"], batch["attention_mask"], {}
+        """Run the encoder on a padded batch.
+
+        Args:
+            batch: `input_ids` and `attention_mask`, [rows, source].
+
+        Returns:
+            The decoder before its first step.
+
+        Raises:
+            UsageError: rows are padded on the left, where the graphs are made for a device.
+        """
+        ids = batch["input_ids"]
+        mask = batch["attention_mask"]
+        cross = {}
         if self.setup.artifact.only_device(self.setup.precision):
             require_right_padding(mask)
         if self.cross:  # without cross-attention heads the decoder does not read the source
@@ -82,18 +94,18 @@ class DecoderGraph:
         return (InPlaceDecoder if self.in_place else CachedDecoder)(self, cross, mask)
 
     def value(self, array: Any, device: str | None = None) -> OrtValue:
-        """`to_device`, by default the session's."""
+        """Put an array on a device, by default the session's."""
         return to_device(array, device or self.device)
 
     def shapes(
         self, names: Iterable[str], rows: int, length: int
     ) -> dict[str, tuple[int, int, int, int]]:
-        """[rows, heads, length, head_dim] of caches; heads and head_dim are fixed in the graph."""
+        """Shapes of caches, [rows, heads, length, head_dim]; the graph fixes heads, head_dim."""
         fixed = {name: self.inputs[name].shape for name in names}
         return {name: (rows, heads, length, size) for name, (_, heads, _, size) in fixed.items()}
 
     def caches(self, names: Iterable[str], rows: int, length: int) -> dict[str, OrtValue]:
-        """Empty caches of these names."""
+        """Make empty caches, [rows, heads, length, head_dim], of these names."""
         return {
             name: self.value(np.zeros(shape, FLOATS[self.inputs[name].type]))
             for name, shape in self.shapes(names, rows, length).items()
@@ -102,13 +114,31 @@ class DecoderGraph:
     def run_small(
         self, role: str, inputs: Mapping[str, OrtValue], outputs: Mapping[str, OrtValue | str]
     ) -> Sequence[OrtValue]:
-        """The outputs of one of the graphs `small`, bound as by `bind`."""
+        """Run one of the graphs `small`.
+
+        Args:
+            role: of the graph.
+            inputs: its inputs.
+            outputs: values to write to, or the name of a device to make them on, as for `bind`.
+
+        Returns:
+            Its outputs in their order.
+        """
         binding = bind(self.small[role], inputs, outputs)
         self.small[role].run_with_iobinding(binding)
         values: Sequence[OrtValue] = binding.get_outputs()
         return values
 
     def select_rows(self, caches: Mapping[str, OrtValue], rows: Tokens) -> dict[str, OrtValue]:
+        """Copy rows of caches.
+
+        Args:
+            caches: name -> [rows, heads, length, head_dim]; those of the past, or all.
+            rows: numbers of rows, which may repeat.
+
+        Returns:
+            The same names with these rows, on the session's device.
+        """
         if not caches:
             return {}
         # A graph has fixed inputs, so there is one for the past and one for all caches.
@@ -122,15 +152,21 @@ class DecoderGraph:
 class CachedDecoder:
     """One batch being decoded, with new caches from every step, on the session's device.
 
-    `cross` has keys and values of the sources, from the encoder, `mask` is theirs [rows, source].
+    Args:
+        graph: the decoder.
+        cross: cross-attention keys and values of the sources, from the encoder.
+        mask: the sources' attention mask, [rows, source].
     """
 
     def __init__(self, graph: DecoderGraph, cross: Mapping[str, OrtValue], mask: Tokens) -> None:
-        self._graph, self._position, self.cross = graph, 0, dict(cross)
+        self._graph = graph
+        self._position = 0
+        self.cross = dict(cross)
         self.past = graph.caches(graph.past, len(mask), 0)
         self._bind_source(mask)
 
     def step(self, tokens: Tokens) -> None:
+        """Append one token to each row, by a run of the graph."""
         graph, binding = self._graph, self._binding
         binding.bind_ortvalue_input("input_ids", graph.value(tokens[:, None]))  # [rows, 1]
         binding.bind_ortvalue_input("position", graph.value(np.array([self._position])))
@@ -147,17 +183,21 @@ class CachedDecoder:
         self._position += 1
 
     def best(self) -> Tokens:
+        """The next token with the largest logit in each row, which the graph has chosen."""
         return np.asarray(self._best.numpy(), np.int64)
 
     def scores(self) -> Scores:
+        """Logits of the next token, in float32."""
         return np.asarray(self._logits.numpy(), np.float32)
 
     def reorder(self, rows: Tokens) -> None:
+        """Let rows continue others, by a copy of the past."""
         # Cross-attention stays as it is: rows that change places have the same source.
         if not np.array_equal(rows, np.arange(len(rows))):
             self.past = self._graph.select_rows(self.past, rows)
 
     def keep(self, rows: Tokens) -> None:
+        """Reduce the batch to these rows, by a copy of all caches."""
         caches = self._graph.select_rows({**self.cross, **self.past}, rows)
         self.cross = {name: caches[name] for name in self.cross}
         self.past = {name: caches[name] for name in self.past}
@@ -173,13 +213,20 @@ class CachedDecoder:
 
 
 class InPlaceDecoder:
-    """As `CachedDecoder`, on CPUs, by a graph that writes its caches into the buffers it reads.
+    """One batch being decoded, on a CPU, with caches that the graph changes in place.
 
     A step copies the new token's alone, in memory that is the same for every step: bound once.
+
+    Args:
+        graph: the decoder.
+        cross: cross-attention keys and values of the sources, from the encoder.
+        mask: the sources' attention mask, [rows, source].
     """
 
     def __init__(self, graph: DecoderGraph, cross: Mapping[str, OrtValue], mask: Tokens) -> None:
-        self._graph, self._position, self._mask = graph, 0, mask
+        self._graph = graph
+        self._position = 0
+        self._mask = mask
         self._encoded = cross  # owns the memory that the other two look at
         self._cross = dict(cross)
         self.cross: dict[str, Cache] = {}  # the same as arrays, once rows were selected
@@ -190,6 +237,7 @@ class InPlaceDecoder:
         self._bind()
 
     def step(self, tokens: Tokens) -> None:
+        """Append one token to each row, in longer buffers where these are full."""
         # A decoder without self-attention heads has no buffers to outgrow.
         if self._position == self._length and self.past:
             self._move_past(np.arange(len(tokens)), 2 * self._position - 8)
@@ -200,18 +248,22 @@ class InPlaceDecoder:
         self._position += 1
 
     def best(self) -> Tokens:
+        """The buffer with the next token with the largest logit in each row."""
         return self._best
 
     def scores(self) -> Scores:
+        """The buffer with the logits of the next token."""
         return self._logits
 
     def reorder(self, rows: Tokens) -> None:
+        """Let rows continue others; only those that change are copied."""
         changed = np.flatnonzero(rows != np.arange(len(rows)))
         for cache in self.past.values() if len(changed) else ():
             # The rest is written before it is read, so it need not move.
             _replace(cache[:, :, : self._position], changed, rows)
 
     def keep(self, rows: Tokens) -> None:
+        """Reduce the batch to these rows, in the same memory unless there are more."""
         if not self.cross:
             for name, value in self._cross.items():  # arrays on their memory
                 address = ctypes.cast(value.data_ptr(), ctypes.POINTER(ctypes.c_float))

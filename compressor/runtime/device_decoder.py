@@ -17,37 +17,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.batching import Batch, require_right_padding
-from compressor.runtime.decoder import (
+from compressor.runtime.capture import UNCAPTURED, Captured, capture, numbered
+from compressor.runtime.decoder import FLOATS, DecoderGraph
+from compressor.runtime.engines import Setup
+from compressor.runtime.graph_names import (
+    ADDED,
     BEST,
-    FLOATS,
+    COUNT,
+    FILLED,
+    HISTORY,
+    LENGTHEN,
+    NORMALIZER,
+    ROOM,
     ROWS,
     SELECT_CACHES,
     SELECT_PAST,
-    DecoderGraph,
+    SLOTS,
+    TOP,
+    TOP_TOKENS,
+    TOP_VALUES,
+    after,
+    lengthened,
     present,
     selected,
+    source_mask,
 )
-from compressor.runtime.engines import Setup
 from compressor.runtime.search import Scores, Tokens
-from compressor.runtime.session import (
-    UNCAPTURED,
-    Captured,
-    bind,
-    capture,
-    numbered,
-    size_of,
-)
+from compressor.runtime.session import bind, size_of
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
 
-# Inputs of the step: masks of the sources, filled positions of each row, room in the caches,
-# what is added to the logits, and the tokens of all steps [rows, room + 1].
-SOURCE_MASK, FILLED, ROOM = "source_mask", "filled", "room"
-ADDED, HISTORY = "added", "history"
-# The small graphs beside it: longer caches, and the largest logits.
-LENGTHEN, SLOTS = "lengthen", "slots"
-TOP, COUNT, TOP_VALUES, TOP_TOKENS, NORMALIZER = "top", "count", "values", "tokens", "normalizer"
 
 # Sizes are powers of two from here on: few enough that each is captured once.
 LEAST_SOURCE, LEAST_ROOM = 16, 32
@@ -57,29 +57,22 @@ MOST_CAPTURED = 256
 MOST_KEPT_BYTES = 4 << 30
 
 
-def source_mask(heads: int) -> str:
-    """The input with the mask of the sources for cross-attention of so many heads."""
-    return f"{SOURCE_MASK}.{heads}"
-
-
 def mask_of(lengths: NDArray[np.int32], heads: int, source: int) -> NDArray[np.int32]:
-    """Of sources of these lengths [rows], padded to `source` tokens: [3 x rows + 2].
+    """The mask of sources in the form for CUTLASS's kernel.
 
-    In the form for CUTLASS's kernel: behind the lengths is where each row's query begins, and where
-    its keys do. Those of its heads are one behind the other.
+    Behind the lengths is where each row's query begins, and where its keys do. Those of its heads
+    are one behind the other.
+
+    Args:
+        lengths: of the sources, [rows].
+        heads: of the cross-attention.
+        source: tokens that the sources are padded to.
+
+    Returns:
+        [3 x rows + 2].
     """
     rows = np.arange(len(lengths) + 1, dtype=np.int32)
     return np.concatenate([lengths, rows, rows * np.int32(heads * source)])
-
-
-def after(state: str) -> str:
-    """The output of a step with the next step's input of that name."""
-    return f"next_{state}"
-
-
-def lengthened(cache: str) -> str:
-    """The output of the graph `LENGTHEN` for the cache of that name."""
-    return f"longer {cache}"
 
 
 @dataclass
@@ -110,7 +103,12 @@ class Buffers:
 
 
 class DeviceGraph(DecoderGraph):
-    """As `DecoderGraph`, with buffers that the steps of batches are bound to."""
+    """A `DecoderGraph` with buffers that the steps of batches are bound to.
+
+    Args:
+        open_graph: opens the graph with a role, and so that its runs can be captured if told to.
+        setup: what is opened.
+    """
 
     further = (LENGTHEN, TOP)
 
@@ -127,6 +125,17 @@ class DeviceGraph(DecoderGraph):
         self._lock = threading.RLock()
 
     def start(self, batch: Batch) -> DeviceDecoder:
+        """Run the encoder on a padded batch.
+
+        Args:
+            batch: `input_ids` and `attention_mask`, [rows, source].
+
+        Returns:
+            The decoder before its first step.
+
+        Raises:
+            UsageError: rows are padded on the left.
+        """
         require_right_padding(batch["attention_mask"])
         artifact = self.setup.artifact
         return DeviceDecoder(self, batch, artifact.pad_token_id, artifact.max_source_tokens)
@@ -161,7 +170,16 @@ class DeviceGraph(DecoderGraph):
                 self._free.append(block)
 
     def step(self, block: Buffers, room: int, side: int) -> tuple[BoundStep, bool]:
-        """The step over caches of a length, and whether it ran: its position is then any."""
+        """The step over caches of a length, bound to a block of buffers.
+
+        Args:
+            block: the buffers.
+            room: tokens that the caches have room for.
+            side: 0 or 1: which of the two caches that rows are moved between.
+
+        Returns:
+            The step, and whether it ran to be captured: its position is then any.
+        """
         if (room, side) in block.steps:
             return block.steps[room, side], False
         past = self.caches(self.past, block.rows, room)
@@ -187,7 +205,7 @@ class DeviceGraph(DecoderGraph):
         return block.steps[room, side], True
 
     def run(self, step: BoundStep, wait: bool = True) -> None:
-        """One step; `wait` for its end, so that its outputs can be read."""
+        """Run one step; `wait` for its end, so that its outputs can be read."""
         self.session.run_with_iobinding(step.binding, step.replayed[0 if wait else 1])
 
     def encode(self, block: Buffers) -> None:
@@ -205,7 +223,11 @@ class DeviceGraph(DecoderGraph):
         shape: tuple[int, ...],
         values: Iterable[OrtValue],
     ) -> tuple[RunOptions, RunOptions]:
-        """Run, captured if the session does; options of runs that wait for the end, and do not."""
+        """Run for the first time, captured if the session's runs are.
+
+        Returns:
+            Options of runs that wait for the end, and of runs that do not.
+        """
         captures = session in self.captures and len(self.captured) < MOST_CAPTURED
         wanted = next(self._numbers) if captures else UNCAPTURED
         role = "encoder" if session is self.encoder else "decoder"
@@ -224,7 +246,14 @@ def size_class(size: int, least: int = 1) -> int:
 
 
 class DeviceDecoder:
-    """One batch being decoded, padded on the right, further to at most `most_source` tokens."""
+    """One batch being decoded, in buffers that stay on the device.
+
+    Args:
+        graph: the decoder.
+        batch: `input_ids` and `attention_mask`, [rows, source], padded on the right.
+        pad: the padding token.
+        most_source: tokens that sources are padded to at most.
+    """
 
     def __init__(self, graph: DeviceGraph, batch: Batch, pad: int, most_source: int) -> None:
         ids, mask = batch["input_ids"], batch["attention_mask"]
@@ -232,7 +261,9 @@ class DeviceDecoder:
         rows = size_class(len(ids))
         self._graph = graph
         self._lengths = mask.sum(axis=1).astype(np.int32)
-        self._position, self._room, self._side = 0, LEAST_ROOM, 0
+        self._position = 0
+        self._room = LEAST_ROOM
+        self._side = 0
         self.scored = graph.scored
         self._added = np.zeros(graph.scored, graph.float)
         self._take(graph.acquire(rows, source), len(ids))
@@ -244,19 +275,23 @@ class DeviceDecoder:
             graph.encode(self.block)
 
     def step(self, tokens: Tokens) -> None:
+        """Append one token to each row, and wait for the end of the step."""
         self.feed(tokens)
         self._make_room(1)
         self._graph.run(self._step)
         self._position += 1
 
     def best(self) -> Tokens:
+        """The next token with the largest logit in each row, which the step has chosen."""
         # A copy: the next step reads its tokens there.
         return np.array(self.block.values["input_ids"].numpy()[: self.rows, 0])
 
     def scores(self) -> Scores:
+        """Logits of the next token, in float32."""
         return np.asarray(self.block.values["logits"].numpy()[: self.rows], np.float32)
 
     def top(self, count: int) -> tuple[Scores, Tokens]:
+        """The best next tokens of each row, chosen on the device."""
         number = self._graph.value(np.array([min(count, self.scored)]), "cpu")
         inputs = {"logits": self.block.values["logits"], COUNT: number}
         on_host = dict.fromkeys((TOP_VALUES, TOP_TOKENS, NORMALIZER), "cpu")
@@ -287,6 +322,7 @@ class DeviceDecoder:
         return chosen
 
     def reorder(self, rows: Tokens) -> None:
+        """Let rows continue others, by a copy of the past to the other side."""
         # Cross-attention stays as it is: rows that change places have the same source.
         if np.array_equal(rows, np.arange(len(rows))):
             return
@@ -300,8 +336,14 @@ class DeviceDecoder:
         session.run_with_iobinding(before.moves)
 
     def keep(self, rows: Tokens) -> None:
-        graph, block, step, release = self._graph, self.block, self._step, self._release
-        self._lengths, self._tokens, self._side = self._lengths[rows], self._tokens[rows], 0
+        """Reduce the batch to these rows, by a copy of all caches to smaller buffers."""
+        graph = self._graph
+        block = self.block
+        step = self._step
+        release = self._release
+        self._lengths = self._lengths[rows]
+        self._tokens = self._tokens[rows]
+        self._side = 0
         self._take(graph.acquire(size_class(len(rows)), block.source), len(rows))
         taken = graph.value(_filled_up(rows, self.block.rows))
         caches = {**self.block.cross, **self._step.past}
@@ -349,5 +391,5 @@ class DeviceDecoder:
 
 
 def _filled_up(array: NDArray[Any], rows: int) -> NDArray[Any]:
-    """As many rows as buffers have: further ones repeat the first; their outputs are ignored."""
+    """Fill up to as many rows as buffers have; further ones repeat the first, and are ignored."""
     return np.concatenate([array, np.repeat(array[:1], rows - len(array), axis=0)])

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from compressor.runtime.artifact import Generation
 from compressor.runtime.device_decoder import DeviceDecoder, size_class
+from compressor.runtime.generation import Generation
 from compressor.runtime.search import apply_rules, forced_tokens
 
 # Steps of greedy search between two looks at the tokens. A look waits for the GPU and copies, about
@@ -18,9 +18,14 @@ MANY_ROWS = 64
 
 
 def greedy_on_device(decoder: DeviceDecoder, settings: Generation) -> list[list[int]]:
-    """`search.greedy` with the tokens chosen on the device, several steps at a time.
+    """Greedy search with the tokens chosen on the device, several steps at a time.
 
-    No rule of the settings may look at the tokens of a row.
+    Args:
+        decoder: before its first step.
+        settings: how to decode, with indices of tokens. No rule may look at the tokens of a row.
+
+    Returns:
+        Tokens of each row without the start token, up to and including the end token.
     """
     rows, limit = decoder.rows, settings.limit
     tokens = np.zeros((rows, limit), np.int64)

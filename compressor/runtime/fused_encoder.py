@@ -15,20 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.batching import Batch, Floats, require_right_padding
+from compressor.runtime.capture import UNCAPTURED, Captured, capture, numbered, open_to_capture
 from compressor.runtime.decoder import FLOATS
 from compressor.runtime.engines import Setup
-from compressor.runtime.session import (
-    UNCAPTURED,
-    Captured,
-    bind,
-    capture,
-    in_turn,
-    numbered,
-    open_to_capture,
-    run_errors,
-    size_of,
-    to_device,
-)
+from compressor.runtime.gpu_thread import in_turn
+from compressor.runtime.session import bind, run_errors, size_of, to_device
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
@@ -59,9 +50,14 @@ class _Buffers:
 
 
 class FusedEncoder:
-    """Logits of batches. Threads may share it on a GPU, or without fixed shapes.
+    """An encoder's graphs that are made for CUDA.
 
-    `open_graph` as for `open_to_capture`. On a CPU nothing is captured, but buffers are fixed.
+    Threads may share it on a GPU, or without fixed shapes. On a CPU nothing is captured, but
+    buffers are fixed.
+
+    Args:
+        open_graph: opens the graph with a role, and so that its runs can be captured if told to.
+        setup: what is opened.
     """
 
     def __init__(self, open_graph: Callable[[str, bool], InferenceSession], setup: Setup) -> None:
@@ -80,7 +76,18 @@ class FusedEncoder:
         self._opening = Lock()
 
     def run(self, batch: Batch) -> Floats:
-        """Logits [rows, outputs] or [rows, tokens, outputs]; UsageError for padding on the left."""
+        """Compute the logits of one batch.
+
+        Args:
+            batch: the graph's inputs, int64 [rows, tokens].
+
+        Returns:
+            float32 [rows, outputs] or [rows, tokens, outputs].
+
+        Raises:
+            UsageError: rows are padded on the left.
+            InputError: the graph does not take the batch.
+        """
         mask = batch["attention_mask"]
         require_right_padding(mask)
         if not len(mask):
@@ -176,13 +183,20 @@ def step_up(size: int, least: int) -> int:
 
 
 def gains_by_packing(mask: NDArray[np.int64]) -> bool:
-    """Whether a batch has enough padding, and enough of it, for the graph without."""
+    """Whether a batch has so much padding that the graph without it is faster."""
     padding = mask.size - int(mask.sum())
     return padding >= max(LEAST_PADDING, LEAST_SHARE * mask.size)
 
 
 def positions(mask: NDArray[np.int64]) -> dict[str, NDArray[np.int32]]:
-    """Further inputs of the graph without padding, from a mask [rows, longest row] of 1 and 0."""
+    """Further inputs of the graph without padding.
+
+    Args:
+        mask: [rows, longest row] of 1 and 0.
+
+    Returns:
+        `TOKENS` [real tokens], `OFFSETS` [rows, longest row] and `STARTS` [rows + 1], int32.
+    """
     flat = mask.reshape(-1) != 0
     tokens = np.flatnonzero(flat).astype(np.int32)
     offsets = np.concatenate([tokens, np.flatnonzero(~flat).astype(np.int32)])
@@ -191,7 +205,16 @@ def positions(mask: NDArray[np.int64]) -> dict[str, NDArray[np.int32]]:
 
 
 def enlarged(batch: Batch, shape: tuple[int, int], pad_id: int) -> dict[str, NDArray[np.int64]]:
-    """A batch with further padding, and further rows of one token, up to a shape."""
+    """Add padding, and rows of one token, to a batch, up to a shape.
+
+    Args:
+        batch: name -> [rows, tokens].
+        shape: at least as many rows and tokens.
+        pad_id: for `input_ids`; the rest is filled with 0.
+
+    Returns:
+        name -> int64 of that shape.
+    """
     larger = {}
     for name, value in batch.items():
         rows, tokens = value.shape

@@ -1,4 +1,4 @@
-"""Answering texts with texts, by an exported encoder-decoder model."""
+"""Encoder-decoder models that answer texts with texts."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError
-from compressor.runtime.artifact import (
-    Generation,
-    OutputTokens,
-    TranslationArtifact,
-    open_output_tokens,
-)
+from compressor.runtime.artifact import TranslationArtifact
 from compressor.runtime.batching import Batch, Floats
 from compressor.runtime.decoder import DecoderGraph
 from compressor.runtime.device_decoder import DeviceDecoder, DeviceGraph
 from compressor.runtime.device_search import greedy_on_device
+from compressor.runtime.generation import Generation, OutputTokens
+from compressor.runtime.gpu_thread import Result, in_turn
+from compressor.runtime.opening import open_output_tokens
 from compressor.runtime.runtime import BatchSizes, Line, Runtime, StreamLimits
 from compressor.runtime.search import Decoder, beam_search, greedy
-from compressor.runtime.session import Result, in_turn, run_errors
+from compressor.runtime.session import run_errors
 
 
 class Generator(Runtime[TranslationArtifact]):
     """An exported model for summarization; arguments and errors are those of `Runtime`.
 
-    `source_language` and `target_language` are codes of a multilingual model's languages; None:
-    those that the artifact was made for. `between` gives the same model for others.
+    It decodes as `generate` of transformers with the model's settings and `do_sample=False`.
 
-    Decodes as `generate` of transformers with the model's settings and `do_sample=False`.
+    Args:
+        directory: of the artifact.
+        source_language: code of the language that a multilingual model reads; None: the one that
+            the artifact was made for. `between` gives the same model for others.
+        target_language: code of the language that it writes.
+        options: all others of `Runtime`.
     """
 
     task = "summarization"
@@ -55,9 +57,15 @@ class Generator(Runtime[TranslationArtifact]):
         self._set_languages(source_language, target_language)
 
     def between(self, source: str | None = None, target: str | None = None) -> Self:
-        """The same opened model, translating from and into these languages; None: unchanged.
+        """The same opened model, translating from and into these languages.
 
-        UsageError if the model has no languages, or not that one, or the engine cannot.
+        Args:
+            source: code of the language that it reads; None: unchanged.
+            target: code of the language that it writes; None: unchanged.
+
+        Raises:
+            UsageError: the model has no languages, or not that one, or the engine cannot change it.
+            InputError: the decoder does not score the target's token.
         """
         # Not a deep copy: both share the sessions, which hold the weights.
         other = copy(self)
@@ -122,12 +130,21 @@ class Generator(Runtime[TranslationArtifact]):
         max_new_tokens: int | None = None,
         **limits: Unpack[BatchSizes],
     ) -> list[str]:
-        """The answer to each text; to an empty one, or one of white space, an empty one.
+        """Answer each text; an empty one, or one of white space, with an empty text.
 
         Args:
+            texts: in any order of lengths; rows of similar length share a batch. Tokens beyond the
+                model's longest input are left out, with a warning.
             num_beams: 1 is greedy search; None takes the model's own setting, as below.
             max_new_tokens: the most tokens of an answer.
-            limits: as of `Classifier.logits`.
+            limits: how large batches may get, see `Classifier.logits`.
+
+        Returns:
+            The answers in the order of the texts.
+
+        Raises:
+            UsageError: a number below 1, more tokens than the model has positions for, or one text
+                in place of a list.
         """
         answers = self._texts_to(self._answering(num_beams, max_new_tokens))
         return list(self._stream(texts, answers, "", len(texts) or 1, **limits))
@@ -140,12 +157,26 @@ class Generator(Runtime[TranslationArtifact]):
         max_new_tokens: int | None = None,
         **limits: Unpack[StreamLimits],
     ) -> Iterator[str]:
-        """As `generate_texts`, for a stream; `limits` as of `Classifier.probabilities_stream`."""
+        """Answer the texts of a stream of any length, in their order.
+
+        One warning at the end counts the texts that were cut.
+
+        Args:
+            texts: read a chunk at a time.
+            num_beams: 1 is greedy search; None takes the model's own setting, as below.
+            max_new_tokens: the most tokens of an answer.
+            limits: how large batches may get, see `Classifier.logits`, and `chunk_rows`: texts that
+                are read ahead and sorted by length; all that is held at a time.
+
+        Raises:
+            UsageError: a number below 1, more tokens than the model has positions for, or one text
+                in place of several.
+        """
         answer = self._answering(num_beams, max_new_tokens)
         return self._stream(texts, self._texts_to(answer), "", **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
-        """The text that is generated from each line; in JSON by its name, `answer_name`."""
+        """Answer each line with the text generated from it; `answer_name` is its name in JSON."""
         for text in self.generate_stream(rows, **options):
             yield text, {self.answer_name: text}
 
@@ -157,10 +188,20 @@ class Generator(Runtime[TranslationArtifact]):
         max_new_tokens: int | None = None,
         forced_length: int | None = None,
     ) -> list[list[int]]:
-        """Token ids of the answers to a batch, `input_ids` and `attention_mask` [rows, source].
+        """Generate the answers to one padded batch.
 
-        Without the start token, up to and including the end token where there is one. For timing
-        the same work with every model `forced_length` is the exact length, by greedy search.
+        Args:
+            batch: `input_ids` and `attention_mask`, [rows, source].
+            num_beams: 1 is greedy search; None takes the model's own setting, as below.
+            max_new_tokens: the most tokens of an answer.
+            forced_length: the exact number of tokens for every row, by greedy search that does not
+                stop at end tokens; for timing the same work with every model.
+
+        Returns:
+            Token ids without the start token, up to and including the end token where there is one.
+
+        Raises:
+            UsageError: a number below 1, or more tokens than the model has positions for.
         """
         settings = self._generation.with_options(num_beams, max_new_tokens)
         if forced_length is not None:
@@ -168,17 +209,29 @@ class Generator(Runtime[TranslationArtifact]):
         return self._search(batch, settings)
 
     def stepwise(self, batch: Batch, forced_length: int) -> list[list[int]]:
-        """`generate` with every token chosen on the host, for comparing the device's choice."""
+        """Generate with every token chosen on the host, for comparing the device's choice.
+
+        Arguments and results are those of `generate`.
+        """
         settings, rows = self._generation.with_length(forced_length), len(batch["input_ids"])
         return self._in_turn(lambda: self.tokens.rows(greedy(self.start(batch), rows, settings)))
 
     def compute(self, batch: Batch, **options: Any) -> object:
+        """Generate the answers to one padded batch; the options are those of `generate`."""
         return self.generate(batch, **options)
 
     def teacher_forced(self, batch: Batch, tokens: NDArray[np.int64]) -> Floats:
-        """Logits [rows, steps, tokens] of what follows each of `tokens` [rows, steps].
+        """Compute the logits of what follows given tokens, to compare with another runtime.
 
-        The start token is the first; logits are in the order of `self.tokens.ids`.
+        Args:
+            batch: as in `generate`.
+            tokens: what the decoder reads, [rows, steps], the start token first.
+
+        Returns:
+            [rows, steps, tokens], in the order of `self.tokens.ids`.
+
+        Raises:
+            InputError: the decoder does not score one of the tokens.
         """
         columns = self.tokens.indices(tokens).T  # [steps, rows]
         # Filled step by step: a list of steps would need the memory twice when it is stacked.
@@ -194,11 +247,15 @@ class Generator(Runtime[TranslationArtifact]):
         return logits
 
     def start(self, batch: Batch) -> Decoder:
-        """Run the encoder on a padded batch; the decoder before its first step."""
+        """Run the encoder on a padded batch.
+
+        Returns:
+            The decoder before its first step.
+        """
         return self._graph.start(batch)
 
     def _in_turn(self, compute: Callable[[], Result]) -> Result:
-        """What `compute` returns, in the thread that captures if steps are captured."""
+        """Compute, in the thread that captures if steps are captured."""
         return in_turn(compute) if self._graph.captures else compute()
 
     def _answering(

@@ -1,4 +1,4 @@
-"""Answering questions by a part of a text, which is read in windows that overlap."""
+"""Questions that are answered by a part of a text, which is read in windows that overlap."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from compressor.runtime.token_classifier import Span
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# Tokens of a window, of what two windows share, of a question, and of an answer; usual for SQuAD.
-WINDOW, STRIDE, MOST_QUESTION, MOST_ANSWER = 384, 128, 64, 30
+# Numbers of tokens, as they are usual for SQuAD.
+WINDOW = 384
+STRIDE = 128  # that two windows share
+MOST_QUESTION = 64
+MOST_ANSWER = 30
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class Answer:
     Args:
         text: empty for no answer.
         score: from 0 to 1, the product of two probabilities: of its first and of its last token.
-        start, end: of its characters in the context, the last one not included; 0 for no answer.
+        start: number of its first character in the context, from 0; 0 for no answer.
+        end: number of the character behind its last one; 0 for no answer.
     """
 
     text: str
@@ -40,17 +44,34 @@ class Answer:
 
 @dataclass(frozen=True)
 class Window:
-    """A question and a part of its context."""
+    """A question and a part of its context.
 
-    ids: list[int]  # as `types` of all tokens
+    Args:
+        ids: of all tokens.
+        types: of all tokens.
+        first: number of the context's first token; its tokens follow one another.
+        offsets: characters in the context of each of its tokens.
+        words: number of the word of each of them; None where there is none.
+        cut: whether the question lost tokens.
+    """
+
+    ids: list[int]
     types: list[int]
-    first: int  # number of the context's first token; its tokens follow one another
-    offsets: list[Span]  # characters in the context of each of its tokens
-    words: list[int | None]  # number of the word of each of them; None where there is none
-    cut: bool  # whether the question lost tokens
+    first: int
+    offsets: list[Span]
+    words: list[int | None]
+    cut: bool
 
     def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
-        """First and last token of the characters [start, end); None where they are not all here."""
+        """The tokens of some characters of the context.
+
+        Args:
+            start: first character.
+            end: the one behind the last.
+
+        Returns:
+            First and last token; None where the window does not hold all of the characters.
+        """
         inside = [
             number
             for number, (first, last) in enumerate(self.offsets)
@@ -61,7 +82,7 @@ class Window:
         return self.first + inside[0], self.first + inside[-1]
 
     def characters(self, start: int, end: int) -> Span:
-        """Characters of the words from one token to another."""
+        """The characters of the words from one token to another, the last one not included."""
         first, last = start - self.first, end - self.first
         word = self.words[first]
         while first and word is not None and self.words[first - 1] == word:
@@ -73,7 +94,10 @@ class Window:
 
 
 class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
-    """An exported model for questions; arguments and errors are those of `Runtime`."""
+    """An exported model for questions; arguments and errors are those of `Runtime`.
+
+    A context that is too long is read in windows that overlap; the best answer of all counts.
+    """
 
     task = "question-answering"
     line_options = ("null_answers", "stride")
@@ -92,7 +116,14 @@ class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
     def answer(
         self, question: str, context: str, *, null_answers: bool = False, stride: int = STRIDE
     ) -> Answer:
-        """The answer to one question; arguments and errors of `answers`."""
+        """Answer one question; see `answers`.
+
+        Args:
+            question: one text.
+            context: the text that holds the answer.
+            null_answers: whether there may be no answer.
+            stride: tokens of the context that two windows share.
+        """
         return self.answers([question], [context], null_answers=null_answers, stride=stride)[0]
 
     def answers(
@@ -104,14 +135,22 @@ class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
         stride: int = STRIDE,
         **limits: Unpack[BatchSizes],
     ) -> list[Answer]:
-        """The answer to each question, in their order.
+        """Answer each question by a part of its context.
 
         Args:
             questions: of more than 64 tokens the rest is left out, with a warning.
+            contexts: one for each question, of any length.
             null_answers: whether there may be no answer, for models that have learned that (SQuAD
                 2.0): it is taken where its score, the least of all windows, is above the best.
             stride: tokens of the context that two windows share; at most half of a window.
-            limits: `batch_size`, `batch_tokens` as in `Classifier.logits`; rows are windows.
+            limits: how large batches may get, see `Classifier.logits`; rows are windows.
+
+        Returns:
+            The answers in the order of the questions.
+
+        Raises:
+            UsageError: a number below 1, not as many contexts as questions, or one text in place of
+                a list.
         """
         answers, cut = self._answers(questions, contexts, null_answers, stride, **limits)
         self._warn_of_cut(cut, len(questions))
@@ -125,12 +164,23 @@ class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
         stride: int = STRIDE,
         **limits: Unpack[StreamLimits],
     ) -> Iterator[Answer]:
-        """As `answers`, for (question, context) pairs of a stream; blank ones have no answer."""
+        """Answer the rows of a stream of any length, in their order.
+
+        Args:
+            rows: (question, context) tuples; one of white space alone has no answer.
+            null_answers: as in `answers`.
+            stride: as in `answers`.
+            limits: how large batches may get, see `Classifier.logits`, and `chunk_rows` that are
+                read ahead.
+
+        Raises:
+            UsageError: a number below 1.
+        """
         answers = partial(self._answers, null_answers=null_answers, stride=stride)
         return self._stream(rows, answers, Answer("", 0.0, 0, 0), **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
-        """The answer to each line; `answer` with its score and characters in JSON."""
+        """Answer each line; `answer` with its score and characters in JSON."""
         for answer in self.answer_stream(rows, **options):
             place = {"start": answer.start, "end": answer.end}
             yield answer.text, {"answer": answer.text, "score": round(answer.score, 6), **place}
@@ -141,7 +191,7 @@ class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
         check_limits(stride=stride)
         require_texts(questions, contexts)
         most = self.artifact.max_source_tokens
-        return split(self._tokenizer.library, questions, contexts, most, stride)
+        return split_into_windows(self._tokenizer.library, questions, contexts, most, stride)
 
     def _answers(
         self,
@@ -173,17 +223,27 @@ class QuestionAnswerer(EncoderRuntime[EncoderArtifact]):
         return answers, sum(windows[0].cut for windows in groups)
 
 
-def split(
+def split_into_windows(
     tokenizer: Tokenizer,
     questions: Sequence[str],
     contexts: Sequence[str],
     most: int,
     stride: int = STRIDE,
 ) -> list[list[Window]]:
-    """The windows of each question: as many as its context needs, at least one.
+    """Split questions with their contexts into windows: as many as a context needs, at least one.
 
-    They have at most `WINDOW` tokens, of the `most` that the model can read, and share `stride`
-    ones of the context. ValueError for a tokenizer that makes no pairs; it has no truncation.
+    Args:
+        tokenizer: without truncation and padding.
+        questions: in full; tokens beyond `MOST_QUESTION`, or half of the room, are left out.
+        contexts: one for each question.
+        most: tokens that the model can read; a window has `WINDOW` at most.
+        stride: tokens of the context that two windows share; at most half of what a window holds.
+
+    Returns:
+        The windows of each question.
+
+    Raises:
+        ValueError: the tokenizer makes no pairs, or there is no room in a window.
     """
     # Any pair shows which special tokens there are before a question, between it and its context
     # and behind that, and of which type the tokens of both texts are.
@@ -206,7 +266,9 @@ def split(
     asked = tokenizer.encode_batch(list(questions), add_special_tokens=False)
     for question, text in zip(asked, contexts, strict=True):
         kept, context = question.ids[:longest], encoded[text]
-        ids, offsets, words = context.ids, context.offsets, context.word_ids
+        ids = context.ids
+        offsets = context.offsets
+        words = context.word_ids
         first_ids = pair_ids[:question_start] + kept + pair_ids[question_end:context_start]
         first_types = types[:question_start] + [types[question_start]] * len(kept)
         first_types += types[question_end:context_start]
@@ -220,9 +282,12 @@ def split(
                 Window(
                     first_ids + ids[part] + pair_ids[context_end:],
                     first_types + part_types + types[context_end:],
-                    len(first_ids), offsets[part], words[part], len(question.ids) > longest,
+                    len(first_ids),
+                    offsets[part],
+                    words[part],
+                    len(question.ids) > longest,
                 )
-            )  # fmt: skip
+            )
             # Further windows would hold nothing that this one lacks.
             if start + room >= len(ids):
                 break
@@ -231,10 +296,18 @@ def split(
 
 
 def best_span(logits: Floats, window: Window) -> tuple[float, int, int, float]:
-    """Score, first and last token of a window's best answer, and the score of having none.
+    """The best answer in a window, and the score of having none.
 
     Probabilities are among the tokens of the context and the window's first token, which stands for
-    no answer. Logits are [tokens, 2], of start and end.
+    no answer. A score is the product of two: of the first and of the last token.
+
+    Args:
+        logits: [tokens, 2], of starting and of ending at a token.
+        window: whose tokens they are.
+
+    Returns:
+        Score, first and last token of the best answer, whose score is below 0 where the window
+        holds no context, and the score of no answer.
     """
     count = len(window.offsets)
     context = slice(window.first, window.first + count)
@@ -244,11 +317,13 @@ def best_span(logits: Floats, window: Window) -> tuple[float, int, int, float]:
     chances = np.exp(allowed) / np.exp(allowed).sum(axis=0)
     none = float(chances[0].prod())
     # Below every product: it stays where a window has no tokens of the context.
-    best, first, last = -1.0, 0, 0
+    best = -1.0
+    first = last = 0
     # All answers of one length at a time, so that Python does not loop over pairs of tokens.
     for length in range(min(MOST_ANSWER, count)):
         products = chances[1 : count + 1 - length, 0] * chances[1 + length :, 1]
         start = int(products.argmax())
         if products[start] > best:
-            best, first, last = float(products[start]), start, start + length
+            best = float(products[start])
+            first, last = start, start + length
     return best, window.first + first, window.first + last, none

@@ -12,13 +12,7 @@ from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack, cast
 import numpy as np
 
 from compressor.errors import InputError, UsageError
-from compressor.runtime.artifact import (
-    GRAPH_DIRECTORY,
-    Artifact,
-    EncoderArtifact,
-    read_description,
-    require_files,
-)
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, EncoderArtifact
 from compressor.runtime.batching import (
     CHUNK_ROWS,
     Batch,
@@ -29,9 +23,11 @@ from compressor.runtime.batching import (
     in_chunks,
     require_texts,
 )
-from compressor.runtime.engines import DEFAULT, Setup, choose_engine
-from compressor.runtime.session import Captured
+from compressor.runtime.capture import Captured
+from compressor.runtime.engines import Setup, choose_engine
+from compressor.runtime.opening import read_description, require_files
 from compressor.runtime.text import Encoded, TextsCut, TextTokenizer
+from compressor.storage.names import ONNXRUNTIME
 
 Described = TypeVar("Described", bound=Artifact)
 DescribedEncoder = TypeVar("DescribedEncoder", bound=EncoderArtifact)
@@ -43,14 +39,18 @@ Line = tuple[str, dict[str, Any]]
 
 
 class BatchSizes(TypedDict, total=False):
-    """How large batches may get, see `compressor.runtime.batching.by_length`."""
+    """How large batches may get: `batch_size` rows, and `batch_tokens` tokens, padding included.
+
+    Without both the number of tokens is one that was measured (docs/tuning.md, "How batches are
+    made").
+    """
 
     batch_size: int | None
     batch_tokens: int | None
 
 
 class StreamLimits(BatchSizes, total=False):
-    """The options of every stream."""
+    """How large batches may get, and `chunk_rows`: how many rows a stream reads ahead."""
 
     chunk_rows: int  # that are read ahead and sorted by length; all that is held at a time
 
@@ -105,7 +105,7 @@ class Runtime(ABC, Generic[Described]):
         device: str = "cpu",
         threads: int | None = None,
         verify: bool = True,
-        engine: str = DEFAULT,
+        engine: str = ONNXRUNTIME,
         cache: str | Path | None = None,
         workers: int = 1,
         cuda_graphs: bool = True,
@@ -168,17 +168,45 @@ class Runtime(ABC, Generic[Described]):
 
     @abstractmethod
     def compute(self, batch: Batch, **options: Any) -> object:
-        """Do all the work of one padded batch, for timing it; tasks that generate take options."""
+        """Do all the work of one padded batch, for timing it.
+
+        Args:
+            batch: name -> [rows, longest row], as `collate` makes it.
+            options: of tasks that generate: those of `Generator.generate`.
+
+        Returns:
+            The answers, in a form of the task's own.
+        """
 
     @abstractmethod
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
-        """The answer to each line of a stream: as text, and as the fields of a JSON object.
+        """Answer the lines of a stream, for `compress predict`.
 
-        Options are those of `StreamLimits` and of `line_options`.
+        Args:
+            rows: texts, or pairs of texts; read a chunk at a time.
+            options: those of `StreamLimits`, and those that `line_options` names.
+
+        Returns:
+            For each line its answer as text, and as the fields of a JSON object.
+
+        Raises:
+            UsageError: an option is missing, or a number is below 1.
         """
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
-        """Token ids of each text, or (text, pair), cut to the model's longest input."""
+        """Encode texts, or pairs of texts, cut to the model's longest input, with a warning.
+
+        Args:
+            texts: the texts, or the first one of each pair.
+            pairs: the second one of each.
+
+        Returns:
+            The token ids of each, special tokens included.
+
+        Raises:
+            UsageError: not as many pairs as texts, or one text in place of a list.
+            InputError: the tokenizer gives a pair a token type that the model does not know.
+        """
         rows = self._tokenizer.encode(texts, pairs)
         self._warn_of_cut(sum(row.cut for row in rows), len(rows))
         return rows
@@ -189,7 +217,16 @@ class Runtime(ABC, Generic[Described]):
         answer: Callable[[Batch], Iterable[Answer]],
         **limits: Unpack[BatchSizes],
     ) -> list[Answer]:
-        """Answers to encoded rows in their order; rows of similar length share a batch."""
+        """Answer encoded rows; those of similar length share a batch.
+
+        Args:
+            rows: token ids.
+            answer: computes the answers to the rows of a padded batch.
+            limits: how large batches may get.
+
+        Returns:
+            The answers in the order of the rows.
+        """
 
         def compute(numbers: Sequence[int]) -> list[tuple[int, Answer]]:
             batch = [rows[number] for number in numbers]
@@ -209,7 +246,7 @@ class Runtime(ABC, Generic[Described]):
         return [answers[number] for number in range(len(rows))]
 
     def _texts_to(self, answer: Callable[[Batch], Iterable[Answer]]) -> Answers[Answer]:
-        """Answers for `_stream`, from what a batch is answered with."""
+        """Make what answers texts, for `_stream`, of a function that answers a padded batch."""
 
         def answers(*columns: Sequence[str], **limits: Any) -> tuple[list[Answer], int]:
             encoded = self._tokenizer.encode(*columns)
@@ -225,7 +262,19 @@ class Runtime(ABC, Generic[Described]):
         chunk_rows: int = CHUNK_ROWS,
         **limits: Any,
     ) -> Iterator[Answer]:
-        """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space."""
+        """Answer texts or pairs, read a chunk at a time; one warning at the end counts those cut.
+
+        Args:
+            rows: texts, or tuples of two.
+            answers: to a chunk's texts (and, of pairs, its second texts), and how many of them were
+                cut.
+            blank: the answer to a row of white space alone.
+            chunk_rows: rows that are read ahead and sorted by length; all that is held at a time.
+            limits: how large batches may get.
+
+        Raises:
+            UsageError: a number below 1, or one text in place of several.
+        """
         # Here, since a generator raises only when its first answer is asked for.
         check_limits(chunk_rows=chunk_rows, **limits)
         require_texts(rows)
@@ -237,7 +286,9 @@ class Runtime(ABC, Generic[Described]):
                 columns = [(row,) if isinstance(row, str) else row for row in chunk]
                 filled = [row for row in columns if any(text.strip() for text in row)]
                 ready, more = answers(*zip(*filled, strict=True), **limits) if filled else ([], 0)
-                read, cut, waiting = read + len(chunk), cut + more, iter(ready)
+                read += len(chunk)
+                cut += more
+                waiting = iter(ready)
                 for row in columns:
                     yield next(waiting) if any(text.strip() for text in row) else blank
             self._warn_of_cut(cut, read)
@@ -262,24 +313,46 @@ class EncoderRuntime(Runtime[DescribedEncoder]):
         self._model = self._engine.encoder()
 
     def _logits_to(self, answer: Callable[[Floats], Iterable[Answer]]) -> Answers[Answer]:
-        """Answers for `_stream`, from what logits are answered with."""
+        """Make what answers texts, for `_stream`, of a function that answers logits."""
         return self._texts_to(lambda batch: answer(self.run(batch)))
 
     def run(self, batch: Batch) -> Floats:
-        """Logits [rows, outputs] of one padded batch with the arrays of `artifact.inputs`."""
+        """Compute the logits of one padded batch.
+
+        Args:
+            batch: the arrays of `artifact.inputs`, int64 [rows, longest row].
+
+        Returns:
+            float32 [rows, outputs], or [rows, tokens, outputs] of tasks with an answer for every
+            token.
+
+        Raises:
+            InputError: the graph does not take what the tokenizer and `graphs.json` make.
+        """
         return self._model(batch)
 
     def compute(self, batch: Batch, **options: Any) -> object:
+        """Compute the logits of one padded batch; there are no options."""
         return self.run(batch)
 
     def logits(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, **limits: Unpack[BatchSizes]
     ) -> Floats:
-        """Logits [rows, outputs] in the order of the texts; rows of similar length share a batch.
+        """Compute the logits of texts, or of pairs of texts; rows of similar length share a batch.
 
         Args:
+            texts: in any order of lengths; tokens beyond the model's longest input are left out,
+                with a warning.
             pairs: the second text of each row, for tasks on pairs.
             limits: `batch_size` rows in a batch at most, and `batch_tokens` padded tokens.
+
+        Returns:
+            [rows, outputs], in the order of the texts.
+
+        Raises:
+            UsageError: a number below 1, not as many pairs as texts, or one text in place of a
+                list.
+            InputError: the tokenizer gives a pair a token type that the model does not know.
         """
         rows = self._answer(self.encode(texts, pairs), self.run, **limits)
         # NumPy cannot know how many logits no rows would have.

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import Generation, Tokens
 from compressor.runtime.batching import Floats, log_softmax
+from compressor.runtime.generation import Generation, Tokens
 
 Scores = Floats
 
@@ -30,35 +30,58 @@ class Decoder(Protocol):
     """A model that has read the sources, with the tokens decoded so far for each row."""
 
     def step(self, tokens: Tokens) -> None:
-        """Append one token per row [rows]."""
+        """Append one token to each row.
+
+        Args:
+            tokens: [rows].
+        """
 
     def best(self) -> Tokens:
-        """The next token with the largest logit in each row [rows]."""
+        """The next token with the largest logit in each row, [rows]."""
 
     def scores(self) -> Scores:
-        """Logits [rows, vocabulary] of the next token, which may be overwritten."""
+        """Logits of the next token, [rows, vocabulary], which may be overwritten."""
 
     def reorder(self, rows: Tokens) -> None:
-        """Row i continues what row `rows[i]`, of the same source, has decoded."""
+        """Let row i continue what row `rows[i]`, of the same source, has decoded.
+
+        Args:
+            rows: [rows].
+        """
 
     def keep(self, rows: Tokens) -> None:
-        """Reduce the batch to these rows, with their sources; rows may repeat."""
+        """Reduce the batch to these rows, with their sources.
+
+        Args:
+            rows: numbers of rows, [rows to keep]; they may repeat.
+        """
 
 
 @runtime_checkable
 class RankedDecoder(Decoder, Protocol):
-    """One that selects the best tokens of each row where its logits are."""
+    """A decoder that selects the best tokens of each row where its logits are."""
 
     def top(self, count: int) -> tuple[Scores, Tokens]:
-        """The largest log-probabilities of each row [rows, count], best first, and their tokens."""
+        """The best next tokens of each row.
+
+        Args:
+            count: how many.
+
+        Returns:
+            Their log-probabilities [rows, count], best first, and the tokens [rows, count].
+        """
 
 
 def apply_rules(settings: Generation, scores: Scores, tokens: Tokens) -> None:
-    """Change next-token scores [rows, vocabulary], in place, in transformers' order.
+    """Change the scores of the next token, in place, by the rules of the settings.
 
-    That is the order of `GenerationMixin._get_logits_processor`: a token that is banned may be
-    forced, and one that is suppressed may not. Of the tokens so far [rows, step] the start token is
-    the first; so steps count from 1.
+    In the order of `GenerationMixin._get_logits_processor` of transformers: a token that is banned
+    may be forced, and one that is suppressed may not.
+
+    Args:
+        settings: how to decode, with indices of tokens.
+        scores: [rows, vocabulary].
+        tokens: so far, [rows, step], with the start token as the first; so steps count from 1.
     """
     step, size = tokens.shape[1], settings.no_repeat_ngram_size
     if 0 < size <= step:  # no n-gram of this size occurs twice in a row
@@ -89,9 +112,17 @@ def forced_tokens(settings: Generation, step: int) -> list[int] | None:
 
 
 def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]:
-    """The most probable tokens of each row, up to and including an end token, without the start.
+    """Greedy search: the most probable token in each step.
 
     Logits are read where a rule may change which token is the best.
+
+    Args:
+        decoder: before its first step.
+        rows: of its batch.
+        settings: how to decode, with indices of tokens.
+
+    Returns:
+        Tokens of each row without the start token, up to and including the end token.
     """
     ends = frozenset(settings.eos_token_id)
     left_out = frozenset([*settings.banned, *settings.suppress_tokens])
@@ -170,10 +201,17 @@ class _Beams:
     def advance(
         self, scores: Scores, tokens: Tokens | None, settings: Generation, step: int
     ) -> tuple[Tokens, NDArray[np.bool_]]:
-        """Continue each sentence's hypotheses by one token, by what `_log_probabilities` gives.
+        """Continue each sentence's hypotheses by one token.
 
-        Returns the beam that each running hypothesis continues [sentences, beams], and which
-        sentences [sentences] have a result that cannot change any more.
+        Args:
+            scores: log-probabilities of next tokens, [sentences * beams, tokens]; overwritten.
+            tokens: which ones these are, the same shape; None: all, in order.
+            settings: how to decode.
+            step: number of the token, from 1 on.
+
+        Returns:
+            The beam that each running hypothesis continues [sentences, beams], and which sentences
+            [sentences] have a result that cannot change any more.
         """
         sentences, beams = self.scores.shape
         totals = scores.reshape(sentences, beams, -1)  # [sentences, beams, next tokens]
@@ -240,7 +278,16 @@ class _Beams:
 
 
 def beam_search(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]:
-    """The best hypothesis that a sentence's `settings.num_beams` reach; ids as of `greedy`."""
+    """Beam search: the best of the hypotheses that `settings.num_beams` beams per sentence find.
+
+    Args:
+        decoder: before its first step.
+        rows: of its batch, one for each sentence.
+        settings: how to decode, with indices of tokens.
+
+    Returns:
+        Tokens of each row without the start token, up to and including the end token.
+    """
     beams = settings.num_beams
     state = _Beams.start(rows, beams, settings.decoder_start_token_id)
     outputs: list[list[int]] = [[] for _ in range(rows)]
@@ -276,7 +323,7 @@ def _log_probabilities(
 ) -> tuple[Scores, Tokens | None]:
     """Log-probabilities of the next tokens of each row, which may be overwritten, and the tokens.
 
-    Only of the best tokens where the decoder selects them; else of all, in order, with None.
+    Where the decoder selects the best tokens these are all; else all tokens, in order, with None.
     """
     changes_scores = (
         settings.no_repeat_ngram_size > 0
@@ -312,10 +359,17 @@ def _descending(scores: Scores) -> Tokens:
 
 
 def top_k(scores: Scores, k: int) -> tuple[Scores, Tokens]:
-    """The `k` largest entries of each row [rows, n] and their indices, largest first.
+    """The largest entries of each row, largest first.
 
     A row is arranged as a grid: the `k` columns with the largest maxima contain its `k` largest
     entries. For a vocabulary of 60,000 a partition of the whole row takes 25 times as long.
+
+    Args:
+        scores: [rows, n].
+        k: how many.
+
+    Returns:
+        Values and indices, [rows, k] each.
     """
     rows, n = scores.shape
     height = max(1, min(64, n // (4 * k)))

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import io
-import os
 import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Lock, Thread, current_thread
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from compressor.errors import (
-    CompressWarning,
-    EnvironmentProblem,
-    InputError,
-    UsageError,
-    did_you_mean,
-)
-from compressor.runtime.artifact import CPU_ONLY, unusable
+from compressor.errors import EnvironmentProblem, InputError, UsageError, did_you_mean
+from compressor.runtime.artifact import CPU_ONLY
+from compressor.runtime.gpu_thread import in_turn
+from compressor.runtime.opening import unusable
+from compressor.storage.names import ONNXRUNTIME
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession, IOBinding, OrtValue, RunOptions
+    from onnxruntime import InferenceSession, IOBinding, OrtValue
 
-Result = TypeVar("Result")
 Device = Literal["cpu", "cuda"]
 PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -48,10 +37,15 @@ def open_session(
     captures: bool = False,
     plans: bool = True,
 ) -> InferenceSession:
-    """Open a graph on `device` with all of onnxruntime's optimizations but those named `without`.
+    """Open a graph on a device with all of onnxruntime's optimizations but those that are named.
 
-    Threads are those within an operation; `captures`: whether runs can be captured; `plans`:
-    whether attention may be cuDNN's on a GPU, which is planned for each new shape.
+    Args:
+        graph: an ONNX file.
+        device: `cpu` or `cuda`.
+        threads: within an operation; None leaves the choice to onnxruntime.
+        without: onnxruntime's names of the optimizations to leave out.
+        captures: whether runs can be captured as CUDA graphs.
+        plans: whether attention may be cuDNN's on a GPU, which is planned for each new shape.
 
     Raises:
         UsageError: an unknown device.
@@ -101,10 +95,13 @@ def _create(
     failures: tuple[type[Exception], ...] = (RuntimeError, *run_failures())
     try:
         return ort.InferenceSession(
-            str(graph), options, providers=providers, disabled_optimizers=list(without),
+            str(graph),
+            options,
+            providers=providers,
+            disabled_optimizers=list(without),
             # Or it would print to stdout and continue on the CPU, here and in the middle of a run.
             enable_fallback=0,
-        )  # fmt: skip
+        )
     except failures as error:
         if device == "cuda" and not isinstance(error, _graph_errors()):
             raise _not_started(ort, f"({str(error).splitlines()[0]:.200})") from error
@@ -116,7 +113,7 @@ def _create(
 
 
 def _graph_errors() -> tuple[type[Exception], ...]:
-    """What onnxruntime raises because of a graph; the classes are in no public module."""
+    """The classes that onnxruntime raises because of a graph; they are in no public module."""
     state = import_onnxruntime().capi.onnxruntime_pybind11_state
     return (
         state.Fail, state.InvalidProtobuf, state.InvalidGraph, state.NotImplemented,
@@ -135,7 +132,18 @@ def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
 
 
 def try_device(device: str) -> str:
-    """Run a small graph on `device`: the provider that ran it; errors as `open_session`."""
+    """Run a small graph on a device.
+
+    Args:
+        device: `cpu` or `cuda`.
+
+    Returns:
+        The provider that ran it.
+
+    Raises:
+        UsageError: an unknown device.
+        EnvironmentProblem: onnxruntime is not installed, or the device is not usable.
+    """
     import_onnxruntime()
     from onnxruntime.datasets import get_example
 
@@ -146,7 +154,17 @@ def try_device(device: str) -> str:
 
 
 def choose_device(device: str, precisions: Sequence[str] = ()) -> Device:
-    """The device to run on: `auto` is `cuda` where that works, and the precisions run there."""
+    """Choose the device to run on.
+
+    Args:
+        device: `cpu` or `cuda`; `auto` is `cuda` where that works, and `cpu` elsewhere.
+        precisions: of the graphs to run; with one that only the CPU has kernels for, `auto` is
+            `cpu`.
+
+    Raises:
+        UsageError: an unknown device.
+        EnvironmentProblem: a device was named that is not usable.
+    """
     if device == "auto":
         device = "cpu"
         if not set(precisions) & set(CPU_ONLY):
@@ -170,7 +188,7 @@ def import_package(name: str, advice: str) -> Any:
 def import_onnxruntime() -> Any:
     """The module; EnvironmentProblem where neither of its two packages is installed."""
     advice = "`onnxruntime-gpu` for NVIDIA GPUs and CPUs, or `onnxruntime` for CPUs only"
-    return import_package("onnxruntime", f"install {advice}, and not both")
+    return import_package(ONNXRUNTIME, f"install {advice}, and not both")
 
 
 def require_device(device: str) -> None:
@@ -185,9 +203,12 @@ def require_device(device: str) -> None:
 
 @cache
 def prepare_cuda() -> None:
-    """Load the libraries of CUDA, once per process; EnvironmentProblem without a driver.
+    """Load the libraries of CUDA, once per process.
 
     onnxruntime looks for those of Python packages beside itself, but its folder may be another.
+
+    Raises:
+        EnvironmentProblem: there is no NVIDIA driver.
     """
     # Without a driver onnxruntime would list missing libraries on stderr, and use the CPU.
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -215,7 +236,7 @@ def prepare_cuda() -> None:
 
 
 def run_failures() -> tuple[type[Exception], ...]:
-    """What a session may raise while it runs: because of its graph, or of its device."""
+    """The classes that a session may raise in a run: because of its graph or its device."""
     state = import_onnxruntime().capi.onnxruntime_pybind11_state
     # Runs with bound buffers raise Python's own RuntimeError for any of them.
     return (*_graph_errors(), state.RuntimeException, state.EPFail, RuntimeError)
@@ -223,7 +244,14 @@ def run_failures() -> tuple[type[Exception], ...]:
 
 @contextlib.contextmanager
 def run_errors(directory: Path) -> Iterator[None]:
-    """Raise InputError where a graph does not take what the tokenizer and `graphs.json` make."""
+    """Turn what a graph refuses while it runs into an error of the artifact.
+
+    Args:
+        directory: of the artifact.
+
+    Raises:
+        InputError: the graph does not take what the tokenizer and `graphs.json` make.
+    """
     try:
         yield
     except run_failures() as error:
@@ -239,7 +267,13 @@ def run_errors(directory: Path) -> Iterator[None]:
 def bind(
     session: InferenceSession, inputs: Mapping[str, OrtValue], outputs: Mapping[str, OrtValue | str]
 ) -> IOBinding:
-    """Bind values to read and to write; for the name of a device a run makes a value there."""
+    """Bind values to a session, so that runs copy nothing from or to Python.
+
+    Args:
+        session: the graph.
+        inputs: name -> the value to read.
+        outputs: name -> the value to write to, or the name of a device to make one on in a run.
+    """
     binding = session.io_binding()
     for name, value in inputs.items():
         binding.bind_ortvalue_input(name, value)
@@ -249,71 +283,6 @@ def bind(
         else:
             binding.bind_ortvalue_output(name, target)
     return binding
-
-
-# A captured CUDA graph is launched at once, not node by node. It reads and writes the same buffers
-# each time, stays until the session ends, and only the thread that captured it can replay it.
-# Capturing fails while another thread of the process uses the GPU, and what is replayed uses memory
-# that other runs may be given: sessions are opened, and batches of captured sessions run, in one
-# thread, in turn. What else uses the GPU in this process, PyTorch for example, is not held back.
-UNCAPTURED = -1  # number of runs that are neither captured nor replayed
-
-
-class _Turns:
-    """A thread that computes what others ask it for; it starts when it is needed first."""
-
-    def __init__(self) -> None:
-        self._asked: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        # Not a pool, which takes nothing more once the main thread has ended, though others go on.
-        self._thread = Thread(target=self._work, name="compress-captures", daemon=True)
-        self._starting = Lock()
-
-    def take(self, compute: Callable[[], Result]) -> Result:
-        if current_thread() is self._thread:
-            return compute()
-        with self._starting:
-            if self._thread.ident is None:
-                self._thread.start()
-                atexit.register(self._end)
-        future: Future[Result] = Future()
-        self._asked.put((future, compute))
-        try:
-            return future.result()
-        finally:
-            future.cancel()  # where the wait was interrupted
-
-    def _work(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            future, compute = asked
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(compute())
-                except BaseException as error:  # noqa: BLE001
-                    future.set_exception(error)
-            del asked, future, compute  # what they hold
-
-    def _end(self) -> None:
-        """The GPU must not compute any more when the process takes its libraries down."""
-        self._asked.put(None)
-        self._thread.join()
-
-
-_TURNS = _Turns()
-if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
-    os.register_at_fork(after_in_child=lambda: globals().update(_TURNS=_Turns()))
-
-
-def in_turn(compute: Callable[..., Result], *arguments: Any) -> Result:
-    """What a function returns in the thread that captures; what it calls stays there."""
-    return _TURNS.take(partial(compute, *arguments))
-
-
-@dataclass(frozen=True)
-class Captured:
-    """A shape that runs at once, and the bytes of its buffers."""
-
-    shape: tuple[int, ...]
-    bytes: int
 
 
 def to_device(array: Any, device: str) -> OrtValue:
@@ -326,53 +295,3 @@ def to_device(array: Any, device: str) -> OrtValue:
 def size_of(buffers: Iterable[OrtValue]) -> int:
     """Bytes of buffers."""
     return sum(buffer.tensor_size_in_bytes() for buffer in buffers)
-
-
-def numbered(graph: int) -> RunOptions:
-    """Options of runs that are captured as, and replay, the graph with a number from 1 on."""
-    from onnxruntime import RunOptions
-
-    options = RunOptions()
-    # onnxruntime captures the first run with a new number; 0 is its own.
-    options.add_run_config_entry("gpu_graph_id", str(graph))
-    return options
-
-
-def capture(
-    session: InferenceSession, binding: IOBinding, number: int, role: str, directory: Path
-) -> int:
-    """Run what is bound, captured with that number; the number, `UNCAPTURED` if that failed."""
-    try:
-        session.run_with_iobinding(binding, numbered(number))
-    except run_failures() as error:
-        if number == UNCAPTURED:
-            raise
-        warn_uncaptured(role, directory, str(error))
-        session.run_with_iobinding(binding, numbered(UNCAPTURED))
-        return UNCAPTURED
-    return number
-
-
-def open_to_capture(
-    open_graph: Callable[[str, bool], InferenceSession], role: str, directory: Path, captures: bool
-) -> tuple[InferenceSession, bool]:
-    """What `open_graph` opens by a role, and whether its runs can be captured, as it is told to."""
-    if not captures:
-        return open_graph(role, False), False
-    try:
-        return open_graph(role, True), True
-    except InputError as error:
-        if "graph capture" not in str(error.__cause__):  # onnxruntime's words
-            raise
-        warn_uncaptured(role, directory, str(error.__cause__))
-        return open_graph(role, False), False
-
-
-def warn_uncaptured(role: str, directory: Path, reason: str) -> None:
-    """Warn that a session launches each node, since its graph cannot be captured here."""
-    warnings.warn(
-        f"onnxruntime cannot capture the {role} graph in {directory} "
-        f"({reason.splitlines()[0]:.200}), so small batches take longer than they could",
-        CompressWarning,
-        stacklevel=3,
-    )

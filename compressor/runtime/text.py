@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import CompressWarning, InputError
-from compressor.runtime.artifact import unusable
 from compressor.runtime.batching import require_texts
+from compressor.runtime.opening import unusable
 from compressor.storage.input_files import MIB, panics_raised, read_text
 
 if TYPE_CHECKING:
@@ -34,7 +34,13 @@ FIRST_WITHOUT_ID = f"{MARK}pieces without an id"
 
 
 class Encoded(list[int]):
-    """The token ids of one row, their types (None: all 0), and whether it had to be cut."""
+    """The token ids of one row.
+
+    Args:
+        ids: of all its tokens.
+        type_ids: the type of each; None: all 0.
+        cut: whether the row was longer than the model can read.
+    """
 
     def __init__(
         self, ids: Iterable[int], type_ids: Iterable[int] | None = None, cut: bool = False
@@ -45,7 +51,13 @@ class Encoded(list[int]):
 
 
 class TextsCut(CompressWarning):
-    """Some texts were too long for the model: `cut` of `texts` `what`, if that number is known."""
+    """Some texts were too long for the model.
+
+    Args:
+        cut: how many.
+        texts: of how many; None where that is not known.
+        what: the rest of the sentence: what they are, and what happened to them.
+    """
 
     def __init__(self, cut: int, texts: int | None, what: str) -> None:
         super().__init__(f"{cut} of {'the' if texts is None else texts} {what}")
@@ -71,7 +83,15 @@ def one_warning_of_cut() -> Iterator[None]:
 class TextTokenizer:
     """A `tokenizer.json`: encodes with the special tokens, decodes without them.
 
-    Rows are cut to `max_tokens`, special tokens kept; None never cuts. Texts begin with `prefix`.
+    Texts begin with `prefix`.
+
+    Args:
+        path: the file.
+        max_tokens: rows are cut to this many tokens, special tokens kept; None never cuts.
+        side: the end at which tokens are left out, `right` or `left`.
+
+    Raises:
+        InputError: no such file, or not a tokenizer.
     """
 
     def __init__(self, path: Path, max_tokens: int | None = None, side: str = "right") -> None:
@@ -112,33 +132,68 @@ class TextTokenizer:
         return other
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
-        """Token ids of each text, or of each (text, pair), special tokens included."""
+        """Encode texts, or pairs of texts, with the special tokens.
+
+        Args:
+            texts: the texts, or the first one of each pair.
+            pairs: the second one of each.
+
+        Returns:
+            A row for each text or pair, whose `cut` says whether it had to be cut.
+
+        Raises:
+            UsageError: not as many pairs as texts, or one text in place of a list.
+            InputError: the tokenizer gives a pair a token type that the model does not know.
+        """
         return self.rows(self.encodings(texts, pairs))
 
     def encodings(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
-        """As `encode`, as the library has them, with the characters of each token."""
+        """Encode into the library's own objects, which have the characters of each token.
+
+        Arguments and errors are those of `encode`.
+        """
         require_texts(texts, pairs)
         rows: list[Any] = self._normalized(texts)
         if pairs is not None:
-            self._require_pairs()
             rows = list(zip(rows, self._normalized(pairs), strict=True))
         return list(self.library.encode_batch(rows))
 
     def encodings_of_words(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
-        """Of sentences that are split into words, whose numbers the tokens have: each word is read
-        by itself, as by transformers with `is_split_into_words=True`."""
+        """Encode sentences that are split into words, of which each is read by itself.
+
+        transformers' tokenizers do so with `is_split_into_words=True`.
+
+        Args:
+            sentences: the words of each.
+
+        Returns:
+            Encodings whose `word_ids` are the numbers of the words.
+        """
         words = [list(sentence) for sentence in sentences]
         return list(self.library.encode_batch(words, is_pretokenized=True))
 
     def rows(self, encodings: Iterable[Encoding]) -> list[Encoded]:
-        """The token ids of encodings."""
+        """Take the token ids out of encodings; pieces without an id become the unknown token.
+
+        Raises:
+            InputError: a token has a type that the model does not know.
+        """
         rows, limit = [], self._first_without_id
         for encoding in encodings:
             ids = encoding.ids
             # Most rows have no piece without an id, and are not copied.
             if limit is not None and max(ids, default=0) >= limit:
                 ids = [self._unknown if token >= limit else token for token in ids]
-            row = Encoded(ids, encoding.type_ids, bool(encoding.overflowing))
+            types = encoding.type_ids
+            if self.token_types is not None and max(types, default=0) >= self.token_types:
+                # Of single texts this was checked when the checkpoint was opened.
+                raise InputError(
+                    f"{self._path} gives a pair of texts the token type {max(types)}, and the "
+                    f"model has {self.token_types} (token_types in graphs.json), from 0 on; give "
+                    "single texts",
+                    id="token-type-unknown",
+                )
+            row = Encoded(ids, types, bool(encoding.overflowing))
             if self._language is not None:
                 index, token = self._language
                 row[index] = token
@@ -148,16 +203,6 @@ class TextTokenizer:
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """The text of each row of ids, special tokens left out."""
         return list(self.library.decode_batch([list(row) for row in rows]))
-
-    def _require_pairs(self) -> None:
-        """Raise `InputError` if the tokenizer gives a pair a type that the model does not know."""
-        highest = max(self.library.encode("a", "a").type_ids, default=0)
-        if self.token_types is not None and highest >= self.token_types:
-            raise InputError(
-                f"{self._path} gives a pair of texts the token type {highest}, and the model has "
-                f"{self.token_types} (token_types in graphs.json), from 0 on; give single texts",
-                id="token-type-unknown",
-            )
 
     def _normalized(self, texts: Sequence[str]) -> list[str]:
         """Texts by SentencePiece's rules, but for added tokens, which are matched before."""
@@ -203,10 +248,13 @@ def _take_normalizer(tokenizer: Tokenizer) -> SentencePieceNormalizer | None:
 class SentencePieceNormalizer:
     """SentencePiece's text normalization, which applies the longest rule at each position.
 
-    Its rules (`precompiled_charsmap`) are a double-array trie over UTF-8 (Darts-clone,
+    Its rules are a double-array trie over UTF-8 (Darts-clone,
     https://github.com/s-yata/darts-clone), followed by the replacement strings, zero-terminated.
     The library takes the *shortest* rule that matches within a grapheme cluster: it drops the
     second accent of a decomposed Vietnamese letter and does not compose decomposed kana or Hangul.
+
+    Args:
+        rules: `normalizer_spec.precompiled_charsmap` of the SentencePiece model.
     """
 
     def __init__(self, rules: bytes) -> None:
@@ -230,7 +278,8 @@ class SentencePieceNormalizer:
 
     def _longest(self, text: str, start: int) -> tuple[int, str | None]:
         """End and replacement of the longest rule at `start`; (start + 1, None) without one."""
-        node, position, end, leaf = 0, start, start + 1, -1
+        node, leaf = 0, -1
+        position, end = start, start + 1
         while position < len(text):
             node = self._child(node, text[position])
             if node < 0:

@@ -1,4 +1,4 @@
-"""Labels of words, and entities, with an exported token classifier."""
+"""Token classifiers that label words, and find entities."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Entity:
 
     Args:
         label: without its prefix, `location` for `B-location`.
-        start, end: of its characters in the text, the last one not included.
+        start: number of its first character in the text, from 0.
+        end: number of the character behind its last one.
         text: these characters.
         score: mean probability of its words' labels.
     """
@@ -60,18 +61,32 @@ class TokenClassifier(EncoderRuntime[TaggingArtifact]):
         return self.artifact.labels
 
     def tag(self, texts: Sequence[str], **limits: Unpack[BatchSizes]) -> list[list[Entity]]:
-        """The entities of each text, in their order; arguments and errors of `logits`.
+        """Find the entities of each text, in their order.
 
-        What lies beyond the model's longest input is left out, with a warning.
+        Args:
+            texts: in any order of lengths; rows of similar length share a batch. What lies beyond
+                the model's longest input is left out, with a warning.
+            limits: how large batches may get, see `Classifier.logits`.
+
+        Raises:
+            UsageError: a number below 1, or one text in place of a list.
         """
         return list(self.tag_stream(texts, chunk_rows=len(texts) or 1, **limits))
 
     def tag_words(
         self, sentences: Sequence[Sequence[str]], **limits: Unpack[BatchSizes]
     ) -> list[list[str]]:
-        """A label for each word of sentences that are split into words; all else as `tag`.
+        """Label each word of sentences that are split into words.
 
-        Words that no token is left of, and those beyond the model's longest input, get `O`.
+        Words that no token is left of, and those beyond the model's longest input, get `O`; a
+        warning counts the sentences that were cut.
+
+        Args:
+            sentences: the words of each.
+            limits: how large batches may get, see `Classifier.logits`.
+
+        Raises:
+            UsageError: a number below 1, or a text in place of a list of words.
         """
         # A text may stand in place of the list, or of one sentence in it.
         for texts in (sentences, *sentences):
@@ -89,11 +104,14 @@ class TokenClassifier(EncoderRuntime[TaggingArtifact]):
     def tag_stream(
         self, rows: Iterable[str], **limits: Unpack[StreamLimits]
     ) -> Iterator[list[Entity]]:
-        """The entities of each row of a stream; all else as `Classifier.probabilities_stream`."""
+        """Find the entities of each row of a stream; one of white space alone has none.
+
+        Arguments and errors are those of `Classifier.probabilities_stream`; rows are texts.
+        """
         return self._stream(rows, self._tag, [], **limits)
 
     def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
-        """The entities of each line: label, text, label, text, ...; `entities` in JSON."""
+        """Answer each line with its entities: label, text, label, text, …; `entities` in JSON."""
         for entities in self.tag_stream(rows, **options):
             rounded = [asdict(entity) | {"score": round(entity.score, 6)} for entity in entities]
             parts = [part for entity in entities for part in (entity.label, entity.text)]
@@ -134,8 +152,8 @@ class TokenClassifier(EncoderRuntime[TaggingArtifact]):
             if ids[token] == unknown:
                 goes_on = False
             elif marks:
-                # A letter that lower-casing or removing accents made of two goes on, too.
-                goes_on = len(library.id_to_token(ids[token])) != end - start
+                # So does the first token of a word whose accents the tokenizer removes.
+                goes_on = len(library.id_to_token(ids[token]) or "") != end - start
             else:
                 # Some tokenizers' tokens begin with the space before a word, others' after it.
                 goes_on = start > 0 and " " not in text[start - 1 : start + 1]
@@ -167,12 +185,15 @@ def words_of(text: str) -> list[str]:
 
 
 def first_tokens(word_ids: Sequence[int | None]) -> dict[int, int]:
-    """Number of each word that has tokens -> that of its first token.
+    """The first token of each word that has tokens.
 
-    That may be a lone marker of the space before the word.
+    It may be a lone marker of the space before the word.
 
     Args:
         word_ids: the number of each token's word; None for special tokens.
+
+    Returns:
+        Number of a word -> number of its first token.
     """
     first: dict[int, int] = {}
     for token, word in enumerate(word_ids):
@@ -187,6 +208,9 @@ def scheme_of(labels: Sequence[str]) -> Scheme:
     BILOU and BMEWO have other letters for the same: L and U, M and W. A label without a prefix
     counts as inside: words that follow each other with it are an entity. Where every label is such
     a letter alone, all entities are of the type `_`.
+
+    Args:
+        labels: of the model.
     """
     named = [label for label in labels if label != OUTSIDE]
     bare = all(label in _LETTERS for label in named)
@@ -200,9 +224,17 @@ def scheme_of(labels: Sequence[str]) -> Scheme:
 
 
 def entity_runs(labels: Sequence[str], scheme: Scheme) -> list[tuple[str, int, int]]:
-    """Type, first and last word of each entity of a text, from its words' labels.
+    """Find the entities of a text in its words' labels.
 
-    A run of one type, not broken by B or S, nor after E or S; as the CoNLL-2003 script counts.
+    An entity is a run of one type that is not broken by B or S, nor after E or S, as the CoNLL-2003
+    script counts.
+
+    Args:
+        labels: of the words, in their order.
+        scheme: from `scheme_of`.
+
+    Returns:
+        Type, first and last word of each.
     """
     runs: list[tuple[str, int, int]] = []
     last_prefix, last_kind = "", OUTSIDE

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compressor.errors import UsageError
-from compressor.pipeline.inputs import DataRows, read
+from compressor.pipeline.inputs import read
+from compressor.pipeline.values import DataRows
 from compressor.report import numbers
 from compressor.study.compare_scores import (
     compared_pair,

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from compressor.budgets.units import HEADS
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import DataRows, ModelAndRows, encode
+from compressor.pipeline.inputs import encode
 from compressor.pipeline.recover import recover
+from compressor.pipeline.values import DataRows, ModelAndRows, RecoveryPlan
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, DENSE
@@ -78,10 +79,9 @@ def _point(
         # The heads need not be cut: silenced ones are the same, and cost no copy.
         return {**counts, **quality.without(mask), "recovery": ""}
     dense, examples = model.checkpoint, encode(rows.fitted, model.checkpoint, model.task)
-    source = ModelAndRows(
-        dense, examples, device=model.device, seed=model.seed, progress=model.progress
-    )
-    recovered = recover(options.recovery, source, prune(dense.model, model.layers, mask), mask)
+    opened, pruned = ModelAndRows(dense, examples), prune(dense.model, model.layers, mask)
+    how = RecoveryPlan(options.recovery)
+    recovered = recover(how, pruned, mask, opened=opened, context=model.context)
     effect = quality.effect(quality.outputs(network=recovered.model))
     return {**counts, **effect, "recovery": recovered.text}
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from compressor.importance.ablation_runs import outputs_without_units
-from compressor.pipeline.inputs import DataRows
+from compressor.pipeline.values import DataRows
 from compressor.report.facts import kind_label
 from compressor.report.plots import INK
 from compressor.report.table import Column

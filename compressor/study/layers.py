@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from compressor.errors import UsageError
 from compressor.importance.ablation_runs import losses_alone
 from compressor.model.sublayers import Mask
-from compressor.pipeline.inputs import DataRows
+from compressor.pipeline.values import DataRows
 from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, DENSE, MARKERS
 from compressor.study.options import LayersStudy

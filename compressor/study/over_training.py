@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 from compressor.budgets.units import HEADS
 from compressor.model.sublayers import Mask, Scores
-from compressor.pipeline.inputs import DataRows, load
+from compressor.pipeline.inputs import load
+from compressor.pipeline.values import DataRows
 from compressor.report import numbers
 from compressor.report.facts import MetricStyle, kind_label, metric_style
 from compressor.report.table import Column, ReportTable

@@ -16,7 +16,7 @@ from compressor.budgets.units import select
 from compressor.evaluation import compare_rows, main_metric, metrics_of
 from compressor.importance.ablation_runs import outputs_without_units
 from compressor.model.sublayers import Mask, Scores
-from compressor.pipeline.inputs import DataRows
+from compressor.pipeline.values import DataRows
 from compressor.report import numbers
 from compressor.report.facts import SIGNIFICANCE, MetricStyle, metric_style, significant
 from compressor.study.options import Testing

@@ -17,7 +17,7 @@ from torch import nn
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Sublayer
-from compressor.pipeline.inputs import DataRows
+from compressor.pipeline.values import DataRows
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, FAINT, MARKERS

@@ -21,10 +21,12 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import KINDS, Mask, Scores, Sublayer, kind_of
 from compressor.options.sections import CalibrationData
-from compressor.options.table import opened
+from compressor.options.table import import_object
 from compressor.options.validate import check_options, require_rows
 from compressor.pipeline import inputs
+from compressor.pipeline.context import Context
 from compressor.pipeline.score import score
+from compressor.pipeline.values import DataRows, ModelAndRows
 from compressor.progress import SILENT, Progress
 from compressor.report.plots import PLOT_FORMATS, plot_style, save_figure
 from compressor.report.sentences import shared_rows
@@ -81,15 +83,14 @@ class StudiedModel:
         on = "" if rows is None else f" on {len(rows.sources)} rows"
         self.progress.message(f"scoring {self.checkpoint.name} with {method.name}{on} …")
         examples = [] if rows is None else inputs.encode(rows, self.checkpoint, self.task)
-        source = inputs.ModelAndRows(
-            self.checkpoint,
-            examples,
-            rows,
-            device=self.device,
-            seed=self.seed,
-            progress=self.progress,
-        )
-        return score(Mask.full(self.layers), source=source, method=method, sublayers=self.layers)
+        opened = ModelAndRows(self.checkpoint, examples, rows)
+        full = Mask.full(self.layers)
+        return score(full, method, self.layers, opened=opened, context=self.context)
+
+    @property
+    def context(self) -> Context:
+        """How it computes, for functions of the pipeline."""
+        return Context(self.device, self.seed, self.progress)
 
     @contextmanager
     def scoring(
@@ -185,7 +186,7 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
     model, rows = _open(request, progress)
     # The name becomes part of the ids in the SVG, which are random without it.
     with plot_style(stem.name):
-        result: Result = opened(request.function)(model, rows, request)
+        result: Result = import_object(request.function)(model, rows, request)
         data = {
             "schema": 1,
             "study": request.name,
@@ -212,7 +213,7 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
     return result
 
 
-def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, inputs.DataRows]:
+def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, DataRows]:
     """The dense model, the last of several, and the rows that the request names."""
     device = inputs.pick_device(request.device, progress)
     checkpoint = inputs.load(request.checkpoints()[-1])

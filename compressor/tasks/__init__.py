@@ -39,7 +39,12 @@ TASKS: Table[Task] = Table(
 
 
 def require_task(checkpoint: Checkpoint) -> Task:
-    """The task of a checkpoint; UsageError or InputError for one that is for other models."""
+    """The task of a checkpoint.
+
+    Raises:
+        UsageError: the task is unknown, or for other models.
+        InputError: the model's outputs, or its settings, are not those of the task.
+    """
     task = TASKS[checkpoint.task]
     config: Any = checkpoint.model.config
     if task.auto_class != checkpoint.entry.auto_class:

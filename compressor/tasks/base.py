@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
 from compressor.model.sublayers import Kind
-from compressor.options.table import opened
+from compressor.options.table import import_object
 from compressor.tasks.batching import BATCH_TOKENS, IGNORED, Batch, Example, group, most_tokens, pad
 from compressor.tasks.rows import RowReader, Rows, Texts
 from compressor.tasks.tried import FirstRuns
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
 
 class Objective(ABC):
-    """Batches of a task, the loss for scoring and learning, and what a dense model teaches."""
+    """Base of a task's batches, its loss for scoring and learning, and its distillation."""
 
     # Whether its rows have right answers, which the loss and some methods compare the logits with.
     has_answers: ClassVar[bool] = True
     one_example_per_row: ClassVar[bool] = True  # else a long row may have several
+    reads_words: ClassVar[bool] = False  # whether rows are words, which are read one by one
     # Whether distillation from text needs the dense model's answers to it (sequence-level
     # distillation), because the model reads the targets.
     learns_from_answers: ClassVar[bool] = False
@@ -49,18 +50,38 @@ class Objective(ABC):
 
     @abstractmethod
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """Token ids of every row, in order, with special tokens; longer rows are cut."""
+        """Encode rows, in their order, with special tokens; longer rows are cut.
+
+        Args:
+            rows: from `read_rows`.
+            tokenizer: of the checkpoint.
+            max_source_tokens: length of the longest input.
+
+        Raises:
+            InputError: rows or tokenizer lack what the task needs.
+        """
 
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
-        """An example for the encoder alone; `end` is the id of the token that ends a text."""
+        """Make an example for the encoder alone.
+
+        Args:
+            row: its number.
+            source: token ids.
+            end: id of the token that ends a text.
+        """
         return Example(row, source, (0,))
 
     def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
-        """An example of random tokens; `sentence` makes so many ids and an end token."""
+        """Make an example of random tokens, for checks where no rows are given.
+
+        Args:
+            row: its number.
+            sentence: makes the ids of so many tokens, and of an end token.
+        """
         return self.source_example(row, sentence(2 + row % 9), 0)
 
     def target_tokens(self, example: Example) -> int:
-        """How many tokens of an example a decoder reads; 0 without a decoder."""
+        """Number of tokens of an example that a decoder reads; 0 without a decoder."""
         return 0
 
     def batches(
@@ -72,11 +93,22 @@ class Objective(ABC):
         batch_size: int | None = None,
         device: str = "cpu",
     ) -> list[Batch]:
-        """Batches of rows of similar length, longest first: tensors in the host's memory.
+        """Make batches of rows of similar length, longest first: tensors in the host's memory.
 
-        Each has `input_ids` and `attention_mask` [batch, source] int64, and those of `tensors`. For
-        the sizes see `batching.group`; `batch_tokens` is at most `most_tokens` of the model on the
-        device, and on a GPU just that. InputError if the model's configuration has no padding id.
+        Args:
+            examples: from `encode`.
+            model: that will read them.
+            batch_tokens: see `batching.group`; at most `most_tokens` of the model on the device,
+                and on a GPU just that.
+            batch_size: rows of a batch at most.
+            device: of the model.
+
+        Returns:
+            Batches with `input_ids` and `attention_mask` [batch, source] int64, and those of
+            `tensors`.
+
+        Raises:
+            InputError: the model's configuration has no padding id.
         """
         lengths = [(len(example.source), self.target_tokens(example)) for example in examples]
         if batch_tokens is not None:
@@ -102,18 +134,45 @@ class Objective(ABC):
 
     @abstractmethod
     def tensors(self, examples: Sequence[Example], model: nn.Module) -> dict[str, Tensor]:
-        """`labels` of a batch, and the model's inputs beside those of the source."""
+        """Make `labels` of a batch, and the model's inputs beside those of the source.
+
+        Args:
+            examples: of the batch.
+            model: that will read them.
+
+        Returns:
+            Name -> [batch, …].
+        """
 
     @abstractmethod
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """The model's logits; the last dimension is the vocabulary or the classes."""
+        """Run the model.
+
+        Args:
+            model: on the device of the batch.
+            batch: its tensors.
+
+        Returns:
+            Logits [batch, …, outputs]: of the vocabulary or the classes.
+        """
 
     def classes(self, batch: Tensors) -> Tensor:
-        """The right classes that `loss` compares logits with, `IGNORED` where there are none."""
+        """The right classes that `loss` compares logits with, `IGNORED` where there are none.
+
+        They have the shape of `logits` without the last dimension.
+        """
         return batch["labels"]
 
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Cross-entropy of the right classes in nats, summed over `loss_terms`."""
+        """Compute the cross-entropy of the right classes in nats, summed over `loss_terms`.
+
+        Args:
+            model: on the device of the batch.
+            batch: its tensors.
+
+        Returns:
+            A scalar.
+        """
         from torch.nn.functional import cross_entropy
 
         logits = self.logits(model, batch).flatten(0, -2).float()  # [terms, classes]
@@ -121,13 +180,18 @@ class Objective(ABC):
         return cross_entropy(logits, right, ignore_index=IGNORED, reduction="sum")
 
     def predictions(self, logits: Tensor) -> Tensor:
-        """What distillation compares: log-probabilities, float32."""
+        """Make log-probabilities, float32, of logits: distillation compares them."""
         from torch.nn.functional import log_softmax
 
         return log_softmax(logits.float(), -1)
 
     def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
-        """KL(dense || model) in nats, summed over the terms; both are [loss terms, outputs]."""
+        """Compute KL(dense || model) in nats, summed over the terms.
+
+        Args:
+            actual: `predictions` of the model, [loss terms, outputs].
+            dense: those of the dense model.
+        """
         from torch.nn.functional import kl_div
 
         return kl_div(actual, dense, reduction="sum", log_target=True)
@@ -138,24 +202,38 @@ class Objective(ABC):
 
     @abstractmethod
     def term_mask(self, batch: Tensors) -> Tensor:
-        """Which logits the loss uses: bool, shaped as `logits` without the last dimension."""
+        """Mark the logits that the loss uses, in their shape without the last dimension; bool."""
 
     @abstractmethod
     def token_mask(self, batch: Tensors, kind: Kind) -> Tensor:
-        """Which positions in sublayers of a kind are real tokens, [batch, tokens] bool."""
+        """Mark the real tokens in sublayers of a kind.
+
+        Args:
+            batch: its tensors.
+            kind: of sublayer.
+
+        Returns:
+            [batch, tokens] bool.
+        """
 
 
 @dataclass(frozen=True)
 class Timed:
-    """How every model of one measurement runs its batches."""
+    """How every model of one measurement runs its batches.
 
-    options: Mapping[str, Any] = field(default_factory=dict)  # of `Runtime.compute`
-    target_tokens: float = 0.0  # that each row generates
-    description: str = ""  # shown after the source lengths
+    Args:
+        options: of `Runtime.compute`.
+        target_tokens: that each row generates.
+        description: shown after the source lengths.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    target_tokens: float = 0.0
+    description: str = ""
 
 
 class Answerer(ABC):
-    """Answers of a model, in PyTorch or as an artifact, in the form of targets of rows."""
+    """Base of a task's answers: a model's in PyTorch, or an artifact's, in the form of targets."""
 
     metrics: ClassVar[tuple[str, ...]]  # in `compressor.evaluation.METRICS`, the main one first
     ranked_metrics: ClassVar[tuple[str, ...]] = ()  # if the task has ranked rows and others
@@ -174,7 +252,17 @@ class Answerer(ABC):
     def predict(
         self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
     ) -> list[str]:
-        """The model's answers to a batch on its device; without `num_beams` by greedy search."""
+        """Answer a batch with a model in PyTorch.
+
+        Args:
+            model: on the device of the batch.
+            batch: its tensors.
+            tokenizer: of the checkpoint.
+            num_beams: None: greedy search.
+
+        Returns:
+            An answer for each line of the batch.
+        """
 
     def answer_settings(self, rows: Rows) -> Mapping[str, Any]:
         """Further arguments of `answer` for all of some rows."""
@@ -184,15 +272,34 @@ class Answerer(ABC):
     def answer(
         self, runtime: Any, sources: Texts, pairs: Texts | None = None, **settings: Any
     ) -> list[str]:
-        """An artifact's answers to texts; `settings` are `num_beams` and `answer_settings`."""
+        """Answer texts with an artifact.
+
+        Args:
+            runtime: the opened artifact, of the task's own class.
+            sources: texts of the rows.
+            pairs: their second texts.
+            settings: `num_beams`, and those of `answer_settings`.
+
+        Returns:
+            An answer for each row.
+        """
 
     def timed(self, runtime: Any, batches: Sequence[Arrays], target_length: int | None) -> Timed:
-        """How all models of a measurement run their batches; `runtime` is the reference model's."""
+        """Decide how all models of a measurement run their batches.
+
+        Args:
+            runtime: the reference model's artifact.
+            batches: name -> [rows, longest row].
+            target_length: tokens to generate, if it was set.
+
+        Raises:
+            UsageError: the model cannot generate so many tokens.
+        """
         return Timed()
 
 
 class Deployment:
-    """Graphs of a task's models, and what runs them."""
+    """Base of the graphs of a task's models, and of what runs them."""
 
     runtime: ClassVar[str]  # `module:class` of the `compressor.runtime.Runtime` of its artifacts
     exporter: ClassVar[str]  # `module:class` of a `compressor.export.task_graphs.TaskGraphs`
@@ -204,38 +311,58 @@ class Deployment:
     plain_logits: ClassVar[bool] = True
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
-        """(inputs, outputs) of the linear layers between hidden states of a width and logits."""
+        """Sizes of the linear layers between a hidden state and logits.
+
+        Args:
+            config: contents of `config.json`.
+            width: of the hidden state.
+
+        Returns:
+            (inputs, outputs) of each.
+        """
         return ()
 
     @property
     def graphs(self) -> Any:
         """The `TaskGraphs` that writes and checks its graphs."""
-        return opened(self.exporter)(self)
+        return import_object(self.exporter)(self)
 
     def engine(self, name: str) -> type[Engine]:
-        """The engine of a name; UsageError if it is unknown, or does not run the task's models."""
+        """The engine of a name.
+
+        Raises:
+            UsageError: it is unknown, or does not run the task's models.
+        """
         from compressor.runtime.engines import engine_for
 
-        return engine_for(name, opened(self.runtime).kind)
+        return engine_for(name, import_object(self.runtime).kind)
 
     def open(self, directory: str | Path, **options: Any) -> Runtime:
-        """Open an artifact without checking its files; options are those of `Runtime`."""
-        return opened(self.runtime)(directory, verify=False, **options)
+        """Open an artifact without checking its files.
+
+        Args:
+            directory: of the artifact.
+            options: of `Runtime`.
+        """
+        return import_object(self.runtime)(directory, verify=False, **options)
 
 
 class Task(RowReader, Objective, Answerer, Deployment):
-    """One task, for example translation; `compressor.tasks.TASKS` has it by name."""
+    """One task, for example translation; `compressor.tasks.TASKS` has it by name.
+
+    A subclass answers every question about it: no other code asks which task something is.
+    """
 
     name: ClassVar[str]  # in reports, in artifacts and on the command line
     auto_class: ClassVar[str]  # of transformers, which loads its checkpoints
     first_runs: ClassVar[FirstRuns | None] = None  # which `compress inspect` suggests
 
     def fits(self, config: Any) -> bool:
-        """Whether the outputs of a model of `auto_class` are those of the task."""
+        """Whether models of `auto_class` with this configuration have the outputs of the task."""
         return True
 
     def require(self, checkpoint: Checkpoint) -> None:  # most need nothing
-        """Raise InputError if a checkpoint that `fits` has settings that are not supported."""
+        """Raise `InputError` if a checkpoint that `fits` has settings that are not supported."""
 
     def label_names(self, config: Any) -> list[str] | None:
         """Names of the classes in the order of the logits; None without classes."""

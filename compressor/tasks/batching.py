@@ -1,4 +1,4 @@
-"""What tasks share: examples (token ids), batches (padded tensors), grouping by length."""
+"""Examples (token ids), batches (padded tensors), and grouping by length, which tasks share."""
 
 from __future__ import annotations
 
@@ -31,20 +31,34 @@ ENCODED_ROWS = 2048
 
 @dataclass(frozen=True)
 class Example:
-    """One encoded row; token ids include special tokens."""
+    """One encoded row.
 
-    row: int  # index in `Rows`
+    Args:
+        row: index in `Rows`.
+        source: token ids, with special tokens.
+        target: token ids, with special tokens, or what only `labels` of a batch contain (a class).
+        types: token type ids of `source`; None: all 0.
+        truncated: whether source or target had to be cut.
+    """
+
+    row: int
     source: tuple[int, ...]
-    target: tuple[Any, ...]  # token ids, or what only `labels` of a batch contain (a class)
-    types: tuple[int, ...] | None = None  # token type ids of `source`; None means all 0
-    truncated: bool = False  # whether source or target had to be cut
+    target: tuple[Any, ...]
+    types: tuple[int, ...] | None = None
+    truncated: bool = False
 
 
 class Batch(dict[str, "Tensor"]):
-    """Padded tensors by name, [batch, …], and the row of each line, its index in `Rows`.
+    """Padded tensors by name, and the row of each line.
 
     `labels` are what the loss compares with; all other tensors are inputs of the model's forward.
-    What a model computes from a `spare` one does not count, see `compressor.parallel.sharding`.
+
+    Args:
+        tensors: name -> [batch, …].
+        rows: of each line, its index in `Rows`.
+        spare: whether what a model computes from it does not count, see
+            `compressor.parallel.sharding`.
+        host: the same batch in the host's memory, where this one is not.
     """
 
     def __init__(
@@ -55,7 +69,9 @@ class Batch(dict[str, "Tensor"]):
         host: Batch | None = None,
     ) -> None:
         super().__init__(tensors)
-        self.rows, self.spare, self._host = tuple(rows), spare, host
+        self.rows = tuple(rows)
+        self.spare = spare
+        self._host = host
 
     @property
     def host(self) -> Batch:
@@ -86,7 +102,15 @@ def moved_to(device: torch.device | str, tensor: Tensor) -> Tensor:
 
 
 def chosen(values: Tensor, mask: Tensor) -> Tensor:
-    """`values[mask]`: [true values of the mask, …]; the bool mask is in the host's memory."""
+    """Select `values[mask]`.
+
+    Args:
+        values: [batch, …].
+        mask: bool, of the first dimensions; in the host's memory.
+
+    Returns:
+        [true values of the mask, …].
+    """
     indices = moved_to(values.device, mask.flatten().nonzero()[:, 0])
     return values.flatten(0, mask.dim() - 1).index_select(0, indices)
 
@@ -109,13 +133,20 @@ def encode_texts(
     words: bool = False,
     **texts: Any,
 ) -> tuple[Mapping[str, list[tuple[Any, ...]]], list[bool]]:
-    """Token ids of all rows, cut to `max_tokens` (special tokens included and kept).
+    """Encode rows `ENCODED_ROWS` at a time, cut to `max_tokens`.
 
-    `texts` are the tokenizer's arguments: `text`, `text_pair` or `text_target`, lists of texts or
-    None; with `words` lists of lists of words. Token `types` are 0 where the tokenizer returns none
-    unasked, since the model then takes 0 for all. Returns the tokenizer's lists (`input_ids`, with
-    `types` also `token_type_ids`, with `words` also `word_ids`, the number of each token's word),
-    and for each row whether it was cut.
+    Args:
+        tokenizer: of the checkpoint.
+        max_tokens: special tokens, which are kept, included.
+        types: whether to return token types, 0 where the tokenizer returns none unasked, since the
+            model then takes 0 for all.
+        words: whether texts are lists of words.
+        texts: the tokenizer's arguments: `text`, `text_pair` or `text_target`, lists of texts, or
+            None.
+
+    Returns:
+        The tokenizer's lists (`input_ids`, with `types` also `token_type_ids`, with `words` also
+        `word_ids`, the number of each token's word), and for each row whether it was cut.
     """
     options = {"truncation": True, "padding": False, "return_attention_mask": False}
     options |= {"return_token_type_ids": types, "is_split_into_words": words}
@@ -151,7 +182,7 @@ def encode_texts(
 
 
 def chunks(rows: int) -> list[slice]:
-    """The rows in parts of `ENCODED_ROWS`; without rows one empty part."""
+    """Split rows into parts of `ENCODED_ROWS`; without rows there is one empty part."""
     return [slice(start, start + ENCODED_ROWS) for start in range(0, max(1, rows), ENCODED_ROWS)]
 
 
@@ -166,10 +197,14 @@ def require_offsets(tokenizer: Any) -> None:
 
 
 def most_tokens(model: nn.Module, device: str = "cpu") -> int:
-    """The most padded tokens of a batch with which a model is scored or trained on a device.
+    """The most padded tokens of a batch with which a model is scored or trained.
 
     Fewer than usual where a translator's large vocabulary would make the logits too large; on a GPU
     as many as a quarter of its memory holds.
+
+    Args:
+        model: to be scored or trained.
+        device: that it is on.
     """
     config: Any = model.config
     vocabulary = decoder_tokens(config) if config.is_encoder_decoder else 0
@@ -191,7 +226,7 @@ def gpu_bytes(device: str) -> int:
 
 
 def parts_of_rank(batch: Batch, most: int) -> list[Batch]:
-    """The parts of a batch (see `within_tokens`) that this rank works on.
+    """Split a batch, and take the parts that this rank works on; see `within_tokens`.
 
     If models are sharded, every rank has the same number: the last ones may be spare.
     """
@@ -207,7 +242,7 @@ def parts_of_rank(batch: Batch, most: int) -> list[Batch]:
 
 
 def within_tokens(batch: Batch, most: int) -> list[Batch]:
-    """The rows of a batch in parts of at most `most` padded tokens (or one row); of none, no part.
+    """Split a batch into parts of at most `most` padded tokens (or one row); no rows give no part.
 
     A step then needs the memory of one part, not of the logits of a whole batch.
     """
@@ -221,10 +256,16 @@ def within_tokens(batch: Batch, most: int) -> list[Batch]:
 def group(
     lengths: Sequence[tuple[int, ...]], batch_tokens: int | None, batch_size: int | None
 ) -> list[list[int]]:
-    """Indices of rows of similar length, batch by batch; those that need most memory come first.
+    """Group rows of similar length, those that need most memory first.
 
-    `lengths` are token counts of each row, one per padded tensor (source, target). Rows x longest
-    length of a batch is at most `batch_tokens` (a row that is longer has a batch of its own).
+    Args:
+        lengths: token counts of each row, one per padded tensor (source, target).
+        batch_tokens: rows x longest length of a batch at most (a row that is longer has a batch of
+            its own); None for no limit.
+        batch_size: rows of a batch at most; None for no limit.
+
+    Returns:
+        Indices of the rows of each batch.
     """
     order = sorted(range(len(lengths)), key=lambda row: (max(lengths[row]), lengths[row], -row))
     groups: list[list[int]] = []
@@ -240,7 +281,7 @@ def group(
 
 
 def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
-    """Ids padded on the right with `value`: [rows, longest] int64."""
+    """Pad ids on the right: [rows, longest] int64."""
     import numpy as np
     import torch
 

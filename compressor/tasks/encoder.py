@@ -6,6 +6,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from typing_extensions import override
+
 from compressor.errors import InputError, did_you_mean
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
@@ -31,7 +33,11 @@ IN_CELLS, BETWEEN = "|", "\t"  # what separates several labels
 
 
 class EncoderTask(Task):
-    """One text, or a pair, with one label: a class, a number, …; `answers` names it in messages."""
+    """One text, or a pair, with one label: a class, a number, …; `answers` names it in messages.
+
+    A subclass says how labels are read (`label_reader`), what `labels` of a batch hold
+    (`label_values`), and which answers logits have (`answers_of`).
+    """
 
     answers: ClassVar[str]
     auto_class = "AutoModelForSequenceClassification"
@@ -47,18 +53,27 @@ class EncoderTask(Task):
     hidden_weight = 1.0
     exporter = "compressor.export.encoder:EncoderGraphs"
 
+    @override
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         # transformers leaves `id2label` out of config.json if it is the default, two labels.
         return (width, width), (width, len(config.get("id2label") or (0, 1)))
 
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
-        """A function of a row and its label column that returns the target."""
+        """Make the function that reads targets.
+
+        Args:
+            labels: the checkpoint's label names by class id, if it has some.
+
+        Returns:
+            A function of a row and its label column.
+        """
         return Record.label
 
+    @override
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
-        """A table with a column of texts, one of labels, and maybe one of second texts."""
+        """Open a table with a column of texts, one of labels, and maybe one of second texts."""
         table, options = tables.read_table(spec, header), ("text_column", "label_column")
         text, label = table.two_columns(options, columns, self.usual_columns)
         pair = table.column("text_pair_column", columns, self.usual_columns)
@@ -66,10 +81,11 @@ class EncoderTask(Task):
 
     @abstractmethod
     def label_values(self, rows: Rows) -> Sequence[Any]:
-        """The values in `labels` of a batch for each target."""
+        """Make the values of `labels` of a batch, one for each target."""
 
+    @override
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """As in `Task`; of a pair that is too long, the longer text is cut."""
+        """Encode texts or pairs; of a pair that is too long, the longer text is cut."""
         values = self.label_values(rows)
         encoded, cut = encode_texts(
             tokenizer, max_source_tokens, types=True, text=rows.sources, text_pair=rows.pairs
@@ -80,8 +96,9 @@ class EncoderTask(Task):
             for row, value in enumerate(values)
         ]
 
+    @override
     def tensors(self, examples: Sequence[Example], model: nn.Module) -> dict[str, Tensor]:
-        """`labels`, and `token_type_ids` [batch, tokens] if the architecture takes them."""
+        """Make `labels`, and `token_type_ids` [batch, tokens] if the architecture takes them."""
         tensors = {"labels": self.label_tensor(examples)}
         if "token_type_ids" in architecture_of(model).inputs:
             types = [example.types or (0,) * len(example.source) for example in examples]
@@ -94,20 +111,25 @@ class EncoderTask(Task):
 
         return torch.tensor([example.target[0] for example in examples])
 
+    @override
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """The head's outputs, [batch, outputs]."""
+        """Compute the head's outputs, [batch, outputs]."""
         return model(**model_inputs(batch)).logits
 
+    @override
     def loss_terms(self, batch: Tensors) -> int:
         return len(batch["labels"])
 
+    @override
     def term_mask(self, batch: Tensors) -> Tensor:
-        """Every row, [batch] bool."""
+        """Mark every row, [batch] bool."""
         return batch["attention_mask"].any(1)
 
+    @override
     def token_mask(self, batch: Tensors, kind: Kind) -> Tensor:
         return batch["attention_mask"].bool()  # the same in all sublayers of an encoder
 
+    @override
     def predict(
         self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
     ) -> list[str]:
@@ -117,15 +139,35 @@ class EncoderTask(Task):
             return self.answers_of(self.logits(model, batch), batch, model)
 
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
-        """The answers in the logits of a batch, as targets of rows, where those alone have them."""
+        """Find the answers in the logits of a batch, for tasks whose logits alone have them.
+
+        Args:
+            logits: from `logits`.
+            batch: its tensors.
+            model: that computed them.
+
+        Returns:
+            An answer for each line of the batch, in the form of targets of rows.
+        """
         raise NotImplementedError
 
     def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
-        """The logits that answers are read from, [answers, outputs], of those of a padded batch."""
+        """Take the logits that answers are read from, of those of a padded batch.
+
+        Args:
+            logits: [rows, outputs] or [rows, tokens, outputs].
+            attention_mask: [rows, tokens] of 1 and 0.
+
+        Returns:
+            [answers, outputs].
+        """
         return logits
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
-        """Whether arrays of `read_logits` have the same answers, by default the largest logits."""
+        """Whether arrays of `read_logits` have the same answers, one by one.
+
+        By default the answer is the class of the largest logit.
+        """
         return (actual.argmax(-1) == expected.argmax(-1)).tolist()
 
 
@@ -159,9 +201,11 @@ class LabelTask(EncoderTask):
         Tried(0.25, "accuracy", -0.33, (-0.69, 0.0), MINILM, "MiniLM-L6 and CLINC150"),
     )
 
+    @override
     def label_names(self, config: Any) -> list[str]:
         return [str(config.id2label[index]) for index in range(config.num_labels)]
 
+    @override
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
         known = Labels(labels)
         return lambda record, column: known.name_of(record.label(column), record.where)
@@ -177,21 +221,26 @@ class Classification(LabelTask):
     answers = "labels"
     text_learning_rate = 2e-4
 
+    @override
     def fits(self, config: Any) -> bool:
         several = ("multi_label_classification", "regression")
         return config.num_labels > 1 and config.problem_type not in several
 
+    @override
     def label_values(self, rows: Rows) -> list[int]:
         ids = {name: index for index, name in enumerate(rows.labels or ())}
         return [ids[target] for target in rows.targets]
 
+    @override
     def blank_answer(self, labels: LabelNames) -> str:
         return (labels or [""])[0]
 
+    @override
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         names = self.label_names(model.config)
         return [names[label] for label in logits.argmax(-1).tolist()]
 
+    @override
     def answer(
         self, runtime: Classifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
@@ -207,10 +256,12 @@ class MultiLabel(LabelTask):
     usage = 'print(model.classify(["First text.", "Second one."]))'
     answers = "sets of labels"
 
+    @override
     def fits(self, config: Any) -> bool:
         one = ("single_label_classification", "regression")
         return config.num_labels > 1 and config.problem_type not in one
 
+    @override
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
         known = Labels(labels)
 
@@ -227,29 +278,37 @@ class MultiLabel(LabelTask):
 
         return read
 
+    @override
     def label_values(self, rows: Rows) -> list[tuple[float, ...]]:
-        """For each row, 1 or 0 for each label."""
+        """Make 1 or 0 for each label, for each row."""
         names = [set(target.split(BETWEEN)) for target in rows.targets]
         return [tuple(float(name in row) for name in rows.labels or ()) for row in names]
 
+    @override
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Binary cross-entropy in nats, summed over the labels and the rows of the batch."""
+        """Compute the binary cross-entropy in nats, summed over the labels and the rows."""
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         logits = self.logits(model, batch).float()
         return binary_cross_entropy_with_logits(logits, batch["labels"], reduction="sum")
 
+    @override
     def predictions(self, logits: Tensor) -> Tensor:
         return logits.float()
 
+    @override
     def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
-        """KL(dense || model) of each label's probability in nats, summed over labels and rows."""
+        """Compute KL(dense || model) of each label's probability in nats.
+
+        It is summed over labels and rows.
+        """
         from torch.nn.functional import logsigmoid
 
         positive = dense.sigmoid() * (logsigmoid(dense) - logsigmoid(actual))
         negative = (-dense).sigmoid() * (logsigmoid(-dense) - logsigmoid(-actual))
         return (positive + negative).sum()
 
+    @override
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         names = self.label_names(model.config)
         return [
@@ -257,9 +316,11 @@ class MultiLabel(LabelTask):
             for row in (logits > 0).tolist()
         ]
 
+    @override
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         return ((actual > 0) == (expected > 0)).all(axis=1).tolist()
 
+    @override
     def answer(
         self, runtime: MultiLabelClassifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:

@@ -1,4 +1,4 @@
-"""Texts to texts with an encoder-decoder model: translation of sentences, and summarization."""
+"""Texts that an encoder-decoder answers with texts: translation of sentences, and summarization."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from typing_extensions import override
 
 from compressor.errors import InputError
 from compressor.model.languages import languages, source_prefix, target_missing
@@ -59,6 +61,7 @@ class EncoderDecoderTask(Task):
     muon_on_text = True
     hidden_weight = 0.0
 
+    @override
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
@@ -71,8 +74,9 @@ class EncoderDecoderTask(Task):
         source, target = table.two_columns(self.columns, columns, self.usual_columns)
         return table.texts(source, None, target, Record.text)
 
+    @override
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """As in `Task`; the targets may be as long as the sources."""
+        """Encode sources and targets; the targets may be as long as the sources."""
         require_target_language(tokenizer)
         prefix = source_prefix(tokenizer)
         texts = [f"{prefix}{text}" for text in rows.sources]
@@ -84,18 +88,22 @@ class EncoderDecoderTask(Task):
             for row, (source, target) in enumerate(ids)
         ]
 
+    @override
     def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
         return Example(row, sentence(2 + row % 9), sentence(2 + row % 7))
 
+    @override
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
         # The decoder needs some input; what it computes from the end token is not used.
         return Example(row, source, (end,))
 
+    @override
     def target_tokens(self, example: Example) -> int:
         return len(example.target)
 
+    @override
     def tensors(self, examples: Sequence[Example], model: nn.Module) -> dict[str, Tensor]:
-        """`decoder_input_ids` and `labels` [batch, target], -100 in labels at padding."""
+        """Make `decoder_input_ids` and `labels` [batch, target], -100 in labels at padding."""
         labels = pad([example.target for example in examples], IGNORED)
         # mBART moves its language code to the front, others put their start token there.
         shift: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
@@ -108,38 +116,44 @@ class EncoderDecoderTask(Task):
         inputs = inputs.where(inputs != IGNORED, config.pad_token_id)
         return {"decoder_input_ids": inputs, "labels": labels}
 
+    @override
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Next-token logits of the teacher-forced model, [batch, target, vocabulary]."""
+        """Compute the teacher-forced model's next-token logits, [batch, target, vocabulary]."""
         return model(**model_inputs(batch), use_cache=False).logits
 
+    @override
     def term_mask(self, batch: Tensors) -> Tensor:
-        """The real target tokens, [batch, target] bool."""
+        """Mark the real target tokens, [batch, target] bool."""
         return batch["labels"] != IGNORED
 
+    @override
     def token_mask(self, batch: Tensors, kind: Kind) -> Tensor:
-        """[batch, source] for the encoder's sublayers, [batch, target] for the decoder's."""
+        """Mark real tokens: [batch, source] for the encoder's sublayers, else [batch, target]."""
         if kind.startswith("encoder"):
             return batch["attention_mask"].bool()
         return self.term_mask(batch)
 
+    @override
     def predict(
         self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
     ) -> list[str]:
-        """Detokenized answers by `generate` with the model's settings, but never sampled."""
+        """Generate by `generate` with the model's settings, but never sampled; detokenized."""
         from compressor.model.generation import generate  # imports transformers
 
         tokens = generate(model, batch, num_beams=1 if num_beams is None else num_beams)
         return list(tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
+    @override
     def answer(
         self, runtime: Generator, sources: Texts, pairs: Texts | None = None, **settings: Any
     ) -> list[str]:
         return runtime.generate_texts(sources, **settings)
 
+    @override
     def timed(
         self, runtime: Generator, batches: Sequence[Arrays], target_length: int | None
     ) -> Timed:
-        """Every row generates `target_length` tokens, by default the mean of the reference."""
+        """Let every row generate `target_length` tokens, by default the mean of the reference."""
         forced, origin = target_length, ""
         if forced is None:
             lengths = [len(row) for batch in batches for row in runtime.generate(batch)]

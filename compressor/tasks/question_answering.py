@@ -1,4 +1,4 @@
-"""Answering questions by a part of a text, the context, which may be read in several windows.
+"""Questions that are answered by a part of a text, the context, maybe read in several windows.
 
 Examples are windows (`compressor.runtime.question_answerer`). The label of a window without the
 whole answer is its first token, as it is if there is no answer.
@@ -10,7 +10,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from typing_extensions import override
+
 from compressor.errors import InputError
+from compressor.runtime.question_answerer import WINDOW, split_into_windows
 from compressor.tasks import tables
 from compressor.tasks.batching import Example, chunks, require_offsets
 from compressor.tasks.encoder import EncoderTask
@@ -19,7 +23,6 @@ from compressor.tasks.tables import Record
 from compressor.tasks.tried import MINILM, FirstRuns, Tried
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
@@ -57,9 +60,11 @@ class QuestionAnswering(EncoderTask):
     head_on_tokens = True
     one_example_per_row = False
 
+    @override
     def fits(self, config: Any) -> bool:
         return config.num_labels == 2  # of each token: the start, and the end
 
+    @override
     def require(self, checkpoint: Checkpoint) -> None:
         for name in ("padding_side", "truncation_side"):
             if getattr(checkpoint.tokenizer, name) != "right":
@@ -71,9 +76,11 @@ class QuestionAnswering(EncoderTask):
                 )
         checkpoint.require_pairs()
 
+    @override
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         return ((width, 2),)
 
+    @override
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
@@ -91,15 +98,16 @@ class QuestionAnswering(EncoderTask):
         rows = (_row(record.cells, record.where) for record in tables.read_table(spec).records)
         return RowTexts([spec], rows)
 
+    @override
     def label_values(self, rows: Rows) -> Sequence[tuple[str, int] | None]:
-        """The first right answer of each row, and where it starts; None if it has none."""
+        """Take the first right answer of each row, and where it starts; None if it has none."""
         gold = [answers_of(target) for target in rows.targets]
         return [answers[0] if answers else None for answers in gold]
 
+    @override
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """As in `Task`, an example for each window, numbered from 0; long questions are cut."""
+        """Make an example for each window, numbered from 0; long questions are cut."""
         from compressor.model.tokenizer import uncut_copy
-        from compressor.runtime.question_answerer import split
 
         require_offsets(tokenizer)
         assert rows.pairs is not None  # `read_texts` returns contexts
@@ -107,7 +115,9 @@ class QuestionAnswering(EncoderTask):
         examples: list[Example] = []
         for chunk in chunks(rows.count):
             try:
-                windows = split(uncut, rows.sources[chunk], rows.pairs[chunk], max_source_tokens)
+                windows = split_into_windows(
+                    uncut, rows.sources[chunk], rows.pairs[chunk], max_source_tokens
+                )
             except ValueError as error:
                 raise InputError(
                     f"the checkpoint's tokenizer cannot join questions and contexts: {error}; give "
@@ -125,23 +135,24 @@ class QuestionAnswering(EncoderTask):
                     examples.append(Example(len(examples), ids, label, types, window.cut))
         return examples
 
+    @override
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
         return Example(row, source, (0, 0))
 
+    @override
     def label_tensor(self, examples: Sequence[Example]) -> Tensor:
-        """[batch, 2]: the tokens where the answer starts and ends."""
+        """Take the tokens where the answer starts and ends, [batch, 2]."""
         import torch
 
         return torch.tensor([example.target for example in examples])
 
+    @override
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Of each token to be the start, and the end: [batch, 2, window].
+        """Compute for each token the logits of being the start, and the end: [batch, 2, window].
 
-        Padded to the same width, so that rows of different batches can be joined.
+        They are padded to the same width, so that rows of different batches can be joined.
         """
         import torch
-
-        from compressor.runtime.question_answerer import WINDOW
 
         logits = super().logits(model, batch).float()  # [batch, tokens, 2]
         tokens = logits.shape[1]
@@ -150,29 +161,32 @@ class QuestionAnswering(EncoderTask):
         masked = logits.transpose(1, 2).masked_fill(~real, _NEVER)
         return torch.nn.functional.pad(masked, (0, width - tokens), value=_NEVER)
 
+    @override
     def loss_terms(self, batch: Tensors) -> int:
-        """Two for each window."""
+        """Count two terms for each window."""
         return batch["labels"].numel()
 
+    @override
     def term_mask(self, batch: Tensors) -> Tensor:
-        """Start and end of every window, [batch, 2] bool."""
+        """Mark start and end of every window, [batch, 2] bool."""
         return batch["labels"] >= 0
 
+    @override
     def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
-        """Of the starts and of the ends, [rows x 2, tokens]."""
-        import numpy as np
-
+        """Take the logits of the starts and of the ends, [rows x 2, tokens]."""
         real = np.where(attention_mask[..., None] > 0, logits, -np.inf)
         return real.transpose(0, 2, 1).reshape(-1, real.shape[1])
 
+    @override
     def answer_settings(self, rows: Rows) -> Mapping[str, Any]:
-        """No answer is allowed where that is right for one of the rows, as in SQuAD 2.0."""
+        """Allow no answer where that is right for one of the rows, as in SQuAD 2.0."""
         return {"null_answers": not all(map(answers_of, rows.targets))}
 
+    @override
     def answer(
         self, runtime: QuestionAnswerer, sources: Texts, pairs: Texts | None = None, **settings: Any
     ) -> list[str]:
-        """The answers' texts, empty for no answer."""
+        """Take the answers' texts, empty for no answer."""
         assert pairs is not None  # `read_texts` returns contexts
         null_answers = settings.get("null_answers", False)
         return [x.text for x in runtime.answers(sources, pairs, null_answers=null_answers)]

@@ -49,16 +49,22 @@ class Rows:
 
     @property
     def references(self) -> list[str]:
-        """What metrics compare answers with: the targets; of ranked rows a ranking per query."""
+        """The texts that answers are compared with: targets; of ranked rows a ranking per query."""
         return self.judged(self.targets)
 
     def judged(self, answers: Sequence[str]) -> list[str]:
-        """What metrics judge: the answers to all rows; of ranked rows a ranking for each query.
+        """Take what metrics judge: all answers; of ranked rows a ranking for each query.
 
         A ranking is a JSON list: how relevant the texts of a query are, in the order of the
         answers, the highest first. Of texts with the same answer the less relevant ones come first,
         so a model that answers the same to all gains nothing. Queries without a relevant text are
         left out: no order of theirs is right or wrong.
+
+        Args:
+            answers: one for each row; numbers, of ranked rows.
+
+        Raises:
+            InputError: an answer to a ranked row is infinite or NaN.
         """
         if not self.ranked:
             return list(answers)
@@ -134,7 +140,7 @@ def split_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
 
 
 def _texts(rows: Rows) -> list[tuple[str, str]]:
-    """What makes a row the same as another: its text; both of a pair; of ranked rows the query."""
+    """The texts that make rows the same: of pairs both; of ranked rows the query."""
     seconds = [""] * rows.count if rows.pairs is None or rows.ranked else rows.pairs
     return list(zip(rows.sources, seconds, strict=True))
 
@@ -149,7 +155,7 @@ class RowTexts:
 
 
 class RowReader(ABC):
-    """What a task knows about its data files: the columns, the rows, and what they must contain."""
+    """Base of what a task knows about its data files: columns, rows, and what they must contain."""
 
     name: ClassVar[str]  # of the task
     columns: ClassVar[tuple[str, ...]]  # options that name columns, as fields of a recipe
@@ -181,11 +187,16 @@ class RowReader(ABC):
                 files. A path that exists is one file, commas or not.
             labels: the checkpoint's label names by class id; the labels of the file may be these
                 names or class ids. Without it labels are read as they are.
+            minimum: number of rows that are needed.
             limit: use only the first N rows; all are checked nevertheless.
             header: whether a table has a header row; without one its columns are `1`, `2`, ….
+            progress: called with the number of rows that are read, of long files.
             columns: names of the columns, by option (`source_column`, `label_column`, …).
 
-        Raises InputError with file and line, EnvironmentProblem if the package to unpack lacks.
+        Raises:
+            InputError: the file is missing or malformed, a column is missing, a cell cannot be
+                used, or there are too few rows; with file and line.
+            EnvironmentProblem: the package that unpacks the file is not installed.
         """
         named = {name: column for name, column in columns.items() if column is not None}
         texts = self.read_texts(str(spec), named, labels, header)
@@ -210,7 +221,16 @@ class RowReader(ABC):
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
-        """Open a data file; arguments and errors are those of `read_rows`."""
+        """Open a data file, whose rows are checked as they are read.
+
+        Arguments and errors are those of `read_rows`.
+
+        Args:
+            spec: the file, or files.
+            columns: option -> name of the column, of those that are set.
+            labels: the checkpoint's label names by class id.
+            header: whether a table has a header row.
+        """
 
     def require_answers(self, rows: Rows) -> None:  # noqa: B027 # all rows of most tasks have some
         """Raise InputError if rows lack what answers are compared with."""

@@ -11,8 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from typing_extensions import override
+
 from compressor.errors import CompressWarning, InputError
 from compressor.model.sentence_settings import SIGMOID, activation_of
+from compressor.runtime.cross_encoder import probabilities, relevance
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.batching import Example
 from compressor.tasks.encoder import EncoderTask
@@ -52,23 +55,27 @@ _RANKED_PROMPTS = ("query", "document")  # as `encode_query` and `encode_documen
 class ScoreTask(EncoderTask):
     """One number for each text or pair; distillation matches the dense model's numbers."""
 
+    @override
     def require(self, checkpoint: Checkpoint) -> None:
         activation_of(checkpoint.model.config)  # raises if it is unknown
 
     def scores(self, logits: Any) -> Any:
-        """The number of each row, [rows, outputs] -> [rows]; of a tensor or of an array."""
+        """Take the number of each row of a tensor or an array, [rows, outputs] -> [rows]."""
         return logits[:, 0]
 
+    @override
     def blank_answer(self, labels: LabelNames) -> str:
         return "0"
 
+    @override
     def predictions(self, logits: Tensor) -> Tensor:
-        """The numbers, [rows, 1] float32."""
+        """Take the numbers, [rows, 1] float32."""
         numbers: Tensor = self.scores(logits).float()
         return numbers[:, None]
 
+    @override
     def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
-        """Half the squared difference, summed over rows."""
+        """Compute half the squared difference, summed over rows."""
         return (actual - dense).square().sum() / 2
 
 
@@ -86,24 +93,30 @@ class Regression(ScoreTask):
     usage = 'print(model.predict(["First text.", "Second one."]))'
     answers = f"numbers (within {_SAME:.0%} of the largest)"
 
+    @override
     def fits(self, config: Any) -> bool:
         return config.num_labels == 1 and config.problem_type in (None, "regression")
 
+    @override
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
         return Record.number
 
+    @override
     def label_values(self, rows: Rows) -> list[float]:
         return [float(target) for target in rows.targets]
 
+    @override
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Half the squared error, summed over the rows of the batch."""
+        """Compute half the squared error, summed over the rows of the batch."""
         scores = self._activated(self.logits(model, batch).float(), model)
         return (scores - batch["labels"].to(scores)).square().sum() / 2
 
+    @override
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         largest = abs(expected).max()
         return (abs(actual - expected)[:, 0] <= _SAME * largest).tolist()
 
+    @override
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         return [repr(x) for x in self._activated(logits, model).tolist()]
 
@@ -112,6 +125,7 @@ class Regression(ScoreTask):
         numbers: Tensor = self.scores(logits)
         return numbers.sigmoid() if activation_of(model.config) == SIGMOID else numbers
 
+    @override
     def answer(
         self, runtime: Any, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
@@ -119,7 +133,7 @@ class Regression(ScoreTask):
 
 
 class Reranking(ScoreTask):
-    """How relevant a text is to the query that it is read with."""
+    """Reranking: how relevant a text is to the query that it is read with."""
 
     name = "reranking"
     first_runs = FirstRuns(
@@ -135,60 +149,71 @@ class Reranking(ScoreTask):
     }
     answers = f"probabilities (within {_SAME})"
 
+    @override
     def fits(self, config: Any) -> bool:
         several = config.problem_type == "multi_label_classification"
         return config.num_labels in (1, 2) and not several
 
+    @override
     def scores(self, logits: Any) -> Any:
-        from compressor.runtime.scores import relevance
-
         return relevance(logits)
 
+    @override
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         texts = super().read_texts(spec, RANKED_COLUMNS | dict(columns), labels, header)
         return replace(texts, ranked=True)
 
+    @override
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
         return Record.relevance
 
+    @override
     def label_values(self, rows: Rows) -> list[float]:
-        """1 for relevant texts, whatever their grade, and 0 for others."""
+        """Give 1 for relevant texts, whatever their grade, and 0 for others."""
         return [float(target != "0") for target in rows.targets]
 
+    @override
     def require(self, checkpoint: Checkpoint) -> None:
         super().require(checkpoint)
         checkpoint.require_pairs()
 
+    @override
     def require_answers(self, rows: Rows) -> None:
         require_queries(rows)
 
+    @override
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """Binary cross-entropy of the score in nats, summed over the rows of the batch."""
+        """Compute the binary cross-entropy of the score in nats, summed over rows."""
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         scores = self.scores(self.logits(model, batch)).float()
         labels = batch["labels"].to(scores)
         return binary_cross_entropy_with_logits(scores, labels, reduction="sum")
 
+    @override
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
         return [repr(x) for x in self.scores(logits).tolist()]
 
+    @override
     def answer(
         self, runtime: EncoderRuntime[Any], sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
         return [repr(x) for x in self.scores(runtime.logits(sources, pairs)).tolist()]
 
+    @override
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
-        from compressor.runtime.scores import probabilities
-
         difference = abs(probabilities(actual) - probabilities(expected))
         return (difference <= _SAME).tolist()
 
 
 def require_queries(rows: Rows) -> None:
-    """Check that two queries or more have a relevant text, and warn of those that have none."""
+    """Check that two queries or more have a relevant text, and warn of those that have none.
+
+    Raises:
+        InputError: fewer queries have one.
+    """
     judged, _ = rows.counted
     queries, files = len(set(rows.sources)), ", ".join(rows.files)
     problem = f"{files}: {queries - judged} of {queries} queries have no relevant text"
@@ -224,9 +249,11 @@ class Embedding(EncoderTask):
     learning_rate = 2e-4
     hidden_weight = 0.1
 
+    @override
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         return tuple((inputs, outputs) for inputs, outputs in config.get("dense_sizes") or ())
 
+    @override
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
@@ -251,6 +278,7 @@ class Embedding(EncoderTask):
             return table.texts(text, pair, score, Record.number)
         return RowTexts([spec], ((row.text(text), None, "") for row in table.records))
 
+    @override
     def require_answers(self, rows: Rows) -> None:
         if rows.pairs is None:
             raise InputError(
@@ -262,12 +290,14 @@ class Embedding(EncoderTask):
         if rows.ranked:
             require_queries(rows)
 
+    @override
     def label_values(self, rows: Rows) -> list[int]:
-        """The rows' numbers, which their directions are drawn by."""
+        """Take the rows' numbers, which their directions are drawn by."""
         return list(range(rows.count))
 
+    @override
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """As in `Task`; of pairs first all first texts, then all second ones."""
+        """Encode texts; of pairs first all first texts, then all second ones."""
         from compressor.model.tokenizer import sentence_settings_of
 
         settings = sentence_settings_of(tokenizer)
@@ -280,15 +310,17 @@ class Embedding(EncoderTask):
             replace(rows, sources=texts, pairs=None), tokenizer, max_source_tokens
         )
 
+    @override
     def logits(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """The embeddings, [batch, width]; of length 1 where they are compared by the cosine."""
+        """Compute embeddings, [batch, width]; of length 1 where the cosine compares them."""
         from torch.nn.functional import normalize
 
         embeddings = super().logits(model, batch)
         return normalize(embeddings.float(), dim=-1) if _by_cosine(model) else embeddings
 
+    @override
     def loss(self, model: nn.Module, batch: Tensors) -> Tensor:
-        """The sum of <v, e / |e|> over rows, the parts of their embeddings in random directions.
+        """Sum <v, e / |e|> over rows, the parts of their embeddings in random directions.
 
         v ~ N(0, I) is fixed by a row's number. Where embeddings are not compared by the cosine, |e|
         is taken for a constant. The distance to the dense model's embedding has no gradient at the
@@ -308,25 +340,33 @@ class Embedding(EncoderTask):
         ]
         return (torch.stack(directions).to(vectors) * vectors).sum()
 
+    @override
     def predictions(self, logits: Tensor) -> Tensor:
         return logits.float()
 
+    @override
     def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
-        """Half the squared distance over the dense one's squared length: 1 - cosine at length 1."""
+        """Compute half the squared distance over the dense one's squared length.
+
+        At length 1 it is 1 - cosine.
+        """
         distance, length = (actual - dense).square().sum(-1), dense.square().sum(-1)
         return (distance / length.clamp_min(_LEAST)).sum() / 2
 
+    @override
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         distance, length = ((actual - expected) ** 2).sum(-1), (expected**2).sum(-1)
         return (distance <= 2 * _SAME_EMBEDDING * length).tolist()
 
+    @override
     def answer_settings(self, rows: Rows) -> Mapping[str, Any]:
         return {"prompts": _RANKED_PROMPTS} if rows.ranked else {}
 
+    @override
     def answer(
         self, runtime: Embedder, sources: Texts, pairs: Texts | None = None, **settings: Any
     ) -> list[str]:
-        """How similar the embeddings of each pair are; a text that occurs again is read once."""
+        """Answer how similar the embeddings of each pair are; equal texts are read once."""
         assert pairs is not None  # see `require_answers`
         prompts, sides = settings.get("prompts", (None, None)), []
         for prompt, texts in zip(prompts, (sources, pairs), strict=True):
@@ -342,4 +382,6 @@ def _by_cosine(model: nn.Module) -> bool:
     return head_of(model).settings.similarity == "cosine"
 
 
-REGRESSION, RERANKING, EMBEDDING = Regression(), Reranking(), Embedding()
+REGRESSION = Regression()
+RERANKING = Reranking()
+EMBEDDING = Embedding()

@@ -69,7 +69,11 @@ class Record:
         return value
 
     def label(self, column: str) -> str:
-        """As `text`; an integer of a JSON file is also a label."""
+        """The text of a cell; an integer of a JSON file is also a label.
+
+        Raises:
+            InputError: it is missing, not text, or empty.
+        """
         value = self.cells.get(column)
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
@@ -250,6 +254,7 @@ def _csv_rows(lines: Iterator[str], path: str) -> Iterator[tuple[int, list[str]]
 
 
 def column_missing(where: str, name: str, columns: Sequence[str]) -> InputError:
+    """The error of a table without a column."""
     return InputError(
         f"{where} has no column {name!r}; its columns are {quoted(columns)}"
         f"{did_you_mean(name, columns)}",
@@ -284,7 +289,7 @@ def read_lines(path: str) -> Iterator[str]:
 
 
 def filled_lines(path: str) -> Iterator[str]:
-    """As `read_lines`; InputError for a line without text."""
+    """The lines of `read_lines`; InputError for one without text."""
     for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             raise InputError(

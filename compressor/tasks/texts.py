@@ -15,7 +15,9 @@ from compressor.storage.text_files import REPORTED_LINES, format_suffix, is_pack
 from compressor.tasks import tables
 from compressor.tasks.rows import RowReader
 
-DISTILL, SOURCE, TARGET = "--distill-text", "--source-text", "--target-text"
+DISTILL = "--distill-text"
+SOURCE = "--source-text"
+TARGET = "--target-text"
 _WANTED = {
     DISTILL: "sentences in the source language",
     SOURCE: "texts like those that the model will read",
@@ -86,7 +88,15 @@ class TextFile:
                 progress(number)
 
     def with_keys(self, columns: Sequence[TextColumn]) -> TextFile:
-        """With the keys of JSON's first object that are read: those of columns, else its first."""
+        """The file with the keys of JSON's first object that are read.
+
+        Args:
+            columns: each of a name, or of the first usual name that the object has. Without both
+                the first is the object's first key, and others are left out.
+
+        Raises:
+            InputError: the object lacks a key that is needed.
+        """
         for number, line in enumerate(self.lines(), 1):
             where = f"{self.path}:{number}"
             text = tables.decoded(line.removeprefix(tables.BOM), where).strip()
@@ -130,9 +140,18 @@ class TextFile:
 def open_texts(
     path: Path, option: str, columns: Sequence[TextColumn] = (), *, pairs: bool = False
 ) -> TextFile:
-    """A file of texts that an option names; in JSONL the first object decides which keys are read.
+    """Open a file of texts that an option names.
 
-    `pairs` need two columns; else those without a name or a usual one are left out.
+    In JSONL the first object decides which keys are read.
+
+    Args:
+        path: the file.
+        option: that names it.
+        columns: of JSON objects.
+        pairs: whether every line is two texts, which then need two columns.
+
+    Raises:
+        InputError: the first line is no object, or lacks the keys that are needed.
     """
     plain = TextFile(path, option, pairs=pairs)
     return plain.with_keys(columns) if format_suffix(path) == tables.JSONL else plain

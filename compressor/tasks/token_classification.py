@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from typing_extensions import override
+
 from compressor.errors import CompressWarning, InputError, UsageError
+from compressor.runtime.token_classifier import OUTSIDE, first_tokens, scheme_of, words_of
 from compressor.tasks import tables
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
 from compressor.tasks.encoder import Labels, LabelTask
@@ -60,20 +63,21 @@ class TokenClassification(LabelTask):
     usage = 'print(model.tag(["First text.", "Second one."]))'
     answers = "labels of tokens"
     head_on_tokens = True
+    reads_words = True
 
+    @override
     def metrics_of(self, rows: Rows) -> tuple[str, ...]:
-        """For labels without prefixes, such as parts of speech, the accuracy alone.
+        """Take the accuracy alone for labels without prefixes, such as parts of speech.
 
         seqeval takes the first letter of such a label for its prefix: it would see no `ORG` at all,
         as it sees no `O`.
         """
-        from compressor.runtime.token_classifier import scheme_of
-
         names = rows.labels or sorted({tag for target in rows.targets for tag in target.split()})
         prefixed = any(read != ("I", label) for label, read in scheme_of(names).items())
         unseen = any(label[0] in "O." for label in names if label != "O")
         return self.metrics if prefixed and not unseen else ("token_accuracy",)
 
+    @override
     def require(self, checkpoint: Checkpoint) -> None:
         """Check that labels are single words; other prefixes would make types of their own."""
         names = self.label_names(checkpoint.model.config)
@@ -90,9 +94,11 @@ class TokenClassification(LabelTask):
             )
         _warn_of_other_tokens(checkpoint)
 
+    @override
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         return super().head(config, width)[1:]
 
+    @override
     def read_texts(
         self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
@@ -111,17 +117,17 @@ class TokenClassification(LabelTask):
         rows = ((" ".join(words), None, " ".join(tags)) for words, tags in sentences)
         return RowTexts([spec], rows)
 
+    @override
     def label_values(self, rows: Rows) -> list[list[int]]:
-        """The label's number of each word; empty for a row without a target."""
+        """Take the label's number of each word; empty for a row without a target."""
         ids = {name: index for index, name in enumerate(rows.labels or ())}
         return [
             [ids[tag] for tag in target.split(" ")] if target else [] for target in rows.targets
         ]
 
+    @override
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """As in `Task`; words beyond the most tokens have no label."""
-        from compressor.runtime.token_classifier import first_tokens, words_of
-
+        """Encode words one by one; words beyond the most tokens have no label."""
         require_offsets(tokenizer)
         examples: list[Example] = []
         labels = self.label_values(rows)
@@ -140,9 +146,11 @@ class TokenClassification(LabelTask):
                 examples.append(Example(len(examples), ids, tuple(target), types, cut[row]))
         return examples
 
+    @override
     def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
         return Example(row, source, tuple((0, word) for word in range(len(source))))
 
+    @override
     def label_tensor(self, examples: Sequence[Example]) -> Tensor:
         """[batch, tokens, 2]: the number of the label, and of the word."""
         import torch
@@ -153,20 +161,22 @@ class TokenClassification(LabelTask):
             line[: len(example.target)] = torch.tensor(example.target)
         return labels
 
+    @override
     def classes(self, batch: Tensors) -> Tensor:
         return batch["labels"][..., 0]
 
+    @override
     def loss_terms(self, batch: Tensors) -> int:
         return max(1, int(self.term_mask(batch).sum()))
 
+    @override
     def term_mask(self, batch: Tensors) -> Tensor:
-        """The first token of each word, [batch, tokens] bool."""
+        """Mark the first token of each word, [batch, tokens] bool."""
         return self.classes(batch) != IGNORED
 
+    @override
     def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
-        """The labels of the words of each line up to the last that has a token; `O` without one."""
-        from compressor.runtime.token_classifier import OUTSIDE
-
+        """Label the words of each line up to the last that has a token; `O` without one."""
         names = self.label_names(model.config)
         answers = []
         lines = logits.argmax(-1).tolist(), batch["labels"][..., 1].tolist()
@@ -178,15 +188,15 @@ class TokenClassification(LabelTask):
             answers.append(" ".join(labels))
         return answers
 
+    @override
     def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
-        """Those of real tokens, [tokens, labels]."""
+        """Take the logits of real tokens, [tokens, labels]."""
         return logits[attention_mask.astype(bool)]
 
+    @override
     def answer(
         self, runtime: TokenClassifier, sources: Texts, pairs: Texts | None = None, **_: Any
     ) -> list[str]:
-        from compressor.runtime.token_classifier import words_of
-
         return [" ".join(labels) for labels in runtime.tag_words(list(map(words_of, sources)))]
 
 
@@ -195,6 +205,8 @@ def _warn_of_other_tokens(checkpoint: Checkpoint) -> None:
     from compressor.model.modes import quiet_transformers
 
     tokenizer = checkpoint.tokenizer
+    if not tokenizer.is_fast:
+        return  # refused where rows are read
     with quiet_transformers():
         given, text = tokenizer(["a", "a"], is_split_into_words=True), tokenizer("a a")
     if given["input_ids"] != text["input_ids"]:

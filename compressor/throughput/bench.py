@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.results import Throughput
-from compressor.runtime.artifact import GRAPH_DIRECTORY, count_output_tokens, reads_one_token
+from compressor.runtime.artifact import GRAPH_DIRECTORY
+from compressor.runtime.opening import count_output_tokens, reads_one_token
+from compressor.storage.names import ONNXRUNTIME
 from compressor.tasks import TASKS, Timed
 from compressor.throughput.hardware import cores
 from compressor.throughput.measure import measure
@@ -35,7 +37,7 @@ class Subject:
     directory: Path
     counts: Mapping[str, int]  # sublayer name -> its units, to count multiply-adds
     precision: str | None = None  # of its graphs; None for that of the whole measurement
-    engine: str = "onnxruntime"
+    engine: str = ONNXRUNTIME
     dense: bool = False  # whether it is the dense model, in any engine and precision
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from compressor.errors import CompressError
 from compressor.runtime import Classifier, Translator
-from compressor.runtime.artifact import read_artifact
+from compressor.runtime.opening import read_artifact
 
 MOST_BYTES = 1_000_000  # of a request
 MOST_TEXTS = 1_000

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as t
+from tokenizers import processors
 
 import compressor
 from compressor.commands import invoke
@@ -217,6 +218,21 @@ def tied(w: dict[str, torch.Tensor]) -> None:
     w["lm_head.weight"] = w["model.shared.weight"] + 1
 
 
+def template(text: str, end: int = 2) -> Damage:
+    """What a tokenizer makes of a text; `end` is the number of the end token."""
+    made = processors.TemplateProcessing(text, special_tokens=[("</s>", end)])
+    return configure("tokenizer.json", post_processor=json.loads(made.__getstate__()))
+
+
+def roberta(pad_token_id: int | None, **sizes: Any) -> Damage:
+    def change(directory: Path) -> None:
+        values = {**tiny._ROBERTA, "pad_token_id": pad_token_id or 0, **sizes}
+        of_class("RobertaForSequenceClassification", t.RobertaConfig, values)(directory)
+        configure(pad_token_id=pad_token_id)(directory)
+
+    return change
+
+
 BART = {**tiny._TRANSLATOR, "decoder_start_token_id": 2}
 # Checkpoint, what is done to it, the id of the error, and what the message holds beside the
 # directory's name.
@@ -304,6 +320,16 @@ CONFIGURATIONS: list[Case] = [
         )
     ),
     ("bert", contents(CONFIG, DEEP), MALFORMED, ()),
+    ("bert", roberta(None), MALFORMED, ("pad_token_id is missing",)),
+    ("bert", roberta(39), MALFORMED,
+     ("max_position_embeddings is 40", "0 positions behind pad_token_id 39")),
+    ("bert", of_class("BertForSequenceClassification", t.BertConfig,
+                      {**tiny._ENCODER, "max_position_embeddings": 3}), MALFORMED,
+     ("max_position_embeddings is 3", "needs 4")),
+    ("bert", configure(max_position_embeddings=64), UNFIT, ("40 x 32", "64 x 32")),
+    ("bert", configure(type_vocab_size=0), MALFORMED, ("type_vocab_size is 0", "from 1 to")),
+    ("bert", configure(id2label={"0": "a", "1": "b"}, label2id={"a": 0, "b": 1}), UNFIT,
+     ("classifier", "5", "2")),
     ("marian", contents(GENERATION, DEEP), GENERATES, (GENERATION,)),
     ("pruned", contents(GENERATION, b"{}"), GENERATES, (GENERATION,)),
 ]  # fmt: skip
@@ -320,6 +346,9 @@ TOKENIZERS: list[Case] = [
     ("marian", configure("vocab.json", more=7), "tokenizer-of-another-model", ()),
     ("bert", configure(SETTINGS, pad_token=None), "tokenizer-without-token", ()),
     ("bert", configure(SETTINGS, model_max_length=0), "tokenizer-length-invalid", ()),
+    ("bert", template("$A </s>", end=99), "tokenizer-of-another-model",
+     ("the token number 99", "embeddings for 60")),
+    ("bert", template("$A:2 </s>"), "token-type-unknown", ("token type 2", "type_vocab_size 2")),
     ("bert", configure(SETTINGS, extra_special_tokens=[f"new{i}" for i in range(9)]),
      "tokenizer-of-another-model", ()),
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from compressor.errors import InputError
-from compressor.evaluation import require_sight
+from compressor.evaluation import require_above_chance
 from compressor.evaluation.metric import make_metric
 from compressor.evaluation.significance import find_floor
 from compressor.report import facts
@@ -103,7 +103,7 @@ def test_smoothing_is_not_seen_nor_text_without_spaces_but_with_its_tokenizer():
         assert find_floor(bleu, CHINESE, CHINESE)[1] is not seen
     rows = Rows("translation", CHINESE, None, CHINESE, ["x.tsv"], "", tokenizers={"bleu": "13a"})
     with raises(InputError, "metric-at-floor") as caught:
-        require_sight(rows, CHINESE, "--max-drop 0.5")
+        require_above_chance(rows, CHINESE, "--max-drop 0.5")
     text = str(caught.value)
     assert text.startswith("--max-drop 0.5: on 80 rows the dense model's BLEU of 0.00 is at")
     assert "give another --bleu-tokenizer" in text

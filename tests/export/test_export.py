@@ -231,12 +231,12 @@ def test_an_export_that_fails_leaves_nothing(tmp_path):
 
     refused = partial(write, then=VerificationError("they differ", id="onnx-differs"))
     with (
-        mock.patch("compressor.pipeline.build.export_model", refused),
+        mock.patch("compressor.pipeline.export.export_model", refused),
         raises(VerificationError, "onnx-differs"),
     ):
         export_checkpoint(wanted, out)
     assert not out.exists()
-    with mock.patch("compressor.pipeline.build.export_model", partial(write, then=None)):
+    with mock.patch("compressor.pipeline.export.export_model", partial(write, then=None)):
         export_checkpoint(wanted, out)
     written = sorted(path.name for path in out.rglob("*"))
     assert written == ["manifest.json", "model.onnx", "onnx"]

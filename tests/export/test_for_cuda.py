@@ -28,8 +28,8 @@ from compressor.model.architecture import ENCODER
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
-from compressor.runtime.artifact import read_artifact
 from compressor.runtime.fused_encoder import positions
+from compressor.runtime.opening import read_artifact
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises

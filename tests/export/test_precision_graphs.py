@@ -22,7 +22,7 @@ from compressor.options.requests import ExportRequest
 from compressor.pipeline.run import export_checkpoint
 from compressor.results import HALF_RANGE
 from compressor.runtime import Classifier, Translator
-from compressor.runtime.artifact import read_artifact
+from compressor.runtime.opening import read_artifact
 from compressor.tasks import Example
 from tests.helpers import toy
 from tests.helpers.errors import raises

@@ -33,14 +33,15 @@ from compressor.pipeline.inputs import make_check_batches
 from compressor.pipeline.run import export_checkpoint, run
 from compressor.report.schema import load_report
 from compressor.runtime import Classifier, Translator
-from compressor.runtime.artifact import OutputTokens, count_output_tokens
+from compressor.runtime.generation import OutputTokens
+from compressor.runtime.opening import count_output_tokens
 from compressor.tasks import TASKS
 from compressor.tasks.texts import SOURCE, TARGET, TextFile
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 from tests.helpers.exports import no_exports
-from tests.helpers.heads import WORDS, trained
+from tests.helpers.heads import WORDS, tiny_head, trained
 from tests.helpers.runs import recipe, request
 from tests.helpers.tiny import LABELS, facts, tiny_model, uneven_mask
 
@@ -200,6 +201,17 @@ def test_a_run_restricts_what_it_delivers_and_not_what_it_compares_with(tmp_path
     assert f"dense 60; keep-0.5 {kept}" in (out / "report.md").read_text(encoding="utf-8")
 
 
+def test_a_target_text_with_every_token_restricts_nothing(tmp_path):
+    model = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
+    text = text_file(tmp_path / "text", toy.WORDS)
+    rows = str(toy.pairs_file(tmp_path / "rows.tsv"))
+    given = {"model": str(model), "calibration": rows, "keep": ["0.5"], "bench": False}
+    with no_exports():
+        report = run(recipe(**given, target_text=str(text)), tmp_path / "out")
+    assert report.variants[0].output_tokens == report.dense.output_tokens
+    assert report.target_text.rows == len(toy.WORDS)
+
+
 COVERED = [" ".join(WORDS[i : i + 4]) for i in range(0, 60, 4)]
 OTHERS = [" ".join(random.Random(i).sample(WORDS, 3)) for i in range(12)]
 
@@ -251,6 +263,29 @@ def test_texts_that_it_covers_have_the_same_tokens_and_logits(name: str, tmp_pat
     for text in changed:
         decoded = tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True)
         assert decoded.replace(" ", "") == text.replace(" ", "")
+
+
+def test_words_of_a_tagger_have_the_same_tokens_one_by_one(tmp_path):
+    """Of bytes without a space in front of each, which a text has."""
+    tokenizer = trained("roberta")
+    model = tiny_head("roberta", "token-classification")
+    model.resize_token_embeddings(len(tokenizer))
+    model.config.pad_token_id = tokenizer.pad_token_id
+    model.save_pretrained(tmp_path / "dense")
+    tokenizer.save_pretrained(tmp_path / "dense")
+    dense = open_checkpoint(str(tmp_path / "dense"))
+    smaller = cut_vocabulary(dense, TextFile(text_file(tmp_path / "text", COVERED), SOURCE))
+    assert len(smaller.tokenizer) < len(dense.tokenizer)
+    for text in COVERED:
+        given, joined, cut = (
+            x.convert_ids_to_tokens(x(words, is_split_into_words=words != text)["input_ids"])
+            for x, words in (
+                (dense.tokenizer, text.split()), (dense.tokenizer, text),
+                (smaller.tokenizer, text.split()),
+            )
+        )  # fmt: skip
+        assert cut == given
+        assert given != joined or len(text.split()) < 2
 
 
 def test_a_run_delivers_fewer_rows_and_compares_with_all(tmp_path, capsys):

@@ -25,6 +25,11 @@ HEADS = {
     "question-answering": "AutoModelForQuestionAnswering",
 }
 
+# The smallest DeBERTa and ModernBERT whose padding has other values in graphs than in PyTorch.
+SMALL: dict[str, dict[str, Any]] = {
+    "deberta-v2": {"num_hidden_layers": 2},
+    "modernbert": {"num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"]},
+}
 TAGS = ("O", "B-per", "I-per", "B-loc", "I-loc")
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from scipy.special import erf, expit
 
-from compressor.model.architectures import architecture_of, find_sublayers
+from compressor.model.architectures import architecture_of
+from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask
 
 _ACTIVATIONS = {

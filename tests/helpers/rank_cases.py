@@ -24,7 +24,7 @@ from compressor import parallel
 from compressor.errors import EnvironmentProblem
 from compressor.importance import METHODS
 from compressor.importance.depth import layers_to_drop
-from compressor.model.architectures import find_sublayers
+from compressor.model.layers import find_sublayers
 from compressor.parallel import launch, sharding
 from compressor.recovery.translations import translate_lines
 from compressor.tasks import TASKS, Example

@@ -234,6 +234,7 @@ def hostile_report() -> Report:
     for model in (data["dense"], *data["variants"]):
         model["samples"] = [HOSTILE] * 4
     data["hardware"] = data["versions"] = {HOSTILE: HOSTILE}
+    data["notes"] = [HOSTILE]
     for outcome in data["gate"]:
         outcome["rule"] = outcome["variant"] = outcome["message"] = HOSTILE
     return Report.model_validate(data)

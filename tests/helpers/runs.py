@@ -5,20 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from compressor.model.sublayers import Mask
 from compressor.options.requests import Recipe, make_recipe, make_request
-from compressor.options.validate import resolve
-from compressor.pipeline.inputs import load
-from compressor.pipeline.search import RunEvaluator
-from compressor.pipeline.setup import prepare
+from compressor.pipeline.choose import select_units
+from compressor.pipeline.recover import plan_recovery
+from compressor.pipeline.setup import open_run, prepare
+from compressor.pipeline.values import ChosenUnits, Exported
 from compressor.progress import SILENT
 from compressor.results import Variant
-from compressor.steps import open_steps
 from tests.helpers import toy
 
 # As the command line has them: `recipe(model="m", keep=["0.5"], steps=3)`.
@@ -98,21 +95,24 @@ def check_manifest(out: Path) -> None:
     assert ("modeling_pruned.py" in on_disk) == ("kept_units" in config)
 
 
-@contextmanager
-def before_search(recipe: Recipe, out: Path, progress=SILENT) -> Iterator[RunEvaluator]:
-    """A run up to the search for its only budget; the dense model is only a name."""
-    setup = prepare(resolve(recipe), load(recipe.model), out, progress)
-    full = Mask.full(setup.dense.checkpoint.layers)
-    dense = Variant(
-        name="dense", directory=str(out / "nowhere"), budget="", kept=full.to_json(),
+def chosen_by_run(recipe: Recipe, out: Path, progress=SILENT) -> ChosenUnits:
+    """What a run chooses for its only budget, without exporting or building anything.
+
+    The dense model is only a name.
+    """
+    plan, opened = prepare(recipe, out, progress)
+    full = Mask.full(opened.dense.checkpoint.layers)
+    facts = Variant(
+        name="dense", directory="", budget="", kept=full.to_json(),
         heads=full.counts(), neurons={}, kept_neurons={}, macs_share=1.0, parameters=0,
         checkpoint_bytes=0, onnx_bytes=0, precision="fp32",
     )  # fmt: skip
-    with open_steps(out, setup.identity(), progress, setup.written_bytes) as steps:
-        (artifact,) = setup.artifacts
-        evaluator = RunEvaluator(steps, setup, artifact, dense)
-        evaluator.scores()
-        yield evaluator
+    with open_run(plan, opened, progress) as context:
+        (artifact,) = plan.artifacts
+        dense = Exported(context.steps.state / "dense", facts)
+        dense.directory.mkdir(exist_ok=True)
+        recovery = plan_recovery(recipe.recovery, opened.text, dense, context)
+        return select_units(artifact, opened.limits, recovery, None, dense, plan, opened, context)
 
 
 def finished_steps(out: Path) -> Counter[str]:

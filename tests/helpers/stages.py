@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from compressor.importance import METHODS, ScoringJob, score_units
 from compressor.learned_masks import LEARNED, Learned, LearningJob, learn
-from compressor.model.architectures import ARCHITECTURES, find_sublayers
+from compressor.model.architectures import ARCHITECTURES
+from compressor.model.layers import find_sublayers
 from compressor.model.modes import hooks
 from compressor.model.sublayers import Mask, Scores, belongs, units_of
 from compressor.model.surgery import prune

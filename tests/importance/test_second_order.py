@@ -13,7 +13,7 @@ from compressor.errors import InputError
 from compressor.importance import SecondOrder
 from compressor.importance.second_order import DAMPING, block_removal_order, removal_order
 from compressor.importance.statistics import Moments, collect_statistics, groups_within
-from compressor.model.architectures import find_sublayers
+from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.tasks import Batch

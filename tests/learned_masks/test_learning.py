@@ -13,7 +13,7 @@ import torch
 from compressor.errors import UsageError
 from compressor.learned_masks import Subset
 from compressor.learned_masks.hard_concrete_gates import open_probability
-from compressor.model.architectures import find_sublayers
+from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask, belongs
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import TASKS

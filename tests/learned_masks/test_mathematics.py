@@ -10,7 +10,7 @@ from compressor.learned_masks import hard_concrete_gates as hard_concrete
 from compressor.learned_masks.base import GateLayout, UnitGroup, distance_from_hard
 from compressor.learned_masks.hard_concrete_gates import HardConcreteGates
 from compressor.learned_masks.subset_gates import SubsetGates, relaxed_subset, rounds
-from compressor.model.architectures import find_sublayers
+from compressor.model.layers import find_sublayers
 from tests.helpers.tiny import tiny_model
 
 LOG_ALPHAS = [-4.0, -1.0, 0.0, 0.7, 3.0]

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 import compressor
 from compressor.errors import InputError, UsageError
 from compressor.model import checkpoint, memory
-from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import open_checkpoint, round_to, save_checkpoint
+from compressor.model.layers import find_sublayers
 from compressor.model.memory import free_bytes, release, trim_memory
 from compressor.model.surgery import prune, remove_units
 from compressor.model.weights import computed_weights
@@ -142,7 +142,7 @@ WITHOUT_EFFECT = [
     ("bert", {
         "is_decoder": False, "add_cross_attention": False, "use_cache": False,
         "pruned_heads": {"0": []}, "torchscript": True, "gradient_checkpointing": True,
-        "attn_implementation": "flash_attention_2", "position_embedding_type": None,
+        "attn_implementation": "flash_attention_2", "position_embedding_type": "absolute",
         "problem_type": "single_label_classification", "dtype": "bfloat16",
         "auto_map": {"AutoTokenizer": "x.Y"}, "tie_word_embeddings": False,
     }),

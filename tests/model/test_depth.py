@@ -13,8 +13,9 @@ import transformers
 import compressor
 from compressor.errors import InputError
 from compressor.importance.depth import layers_to_drop
-from compressor.model.architectures import architecture, architecture_of, find_sublayers
+from compressor.model.architectures import architecture, architecture_of
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
+from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask, renumbered
 from compressor.model.surgery import (
     prune,

@@ -29,7 +29,7 @@ from compressor.model.generation import (
     require_beams,
     save_generation,
 )
-from compressor.runtime.artifact import Generation
+from compressor.runtime.generation import Generation
 from compressor.runtime.search import beam_search, greedy
 from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from compressor.model.architectures import architecture, find_sublayers
+from compressor.model.architectures import architecture
+from compressor.model.layers import find_sublayers
 from compressor.model.modeling_tokens import computes_one_token
 from compressor.model.modes import computing_all_tokens
 from compressor.model.one_token import read_one_token

@@ -22,7 +22,7 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune, verify_surgery
 from compressor.pipeline.inputs import random_check_batches
 from compressor.runtime import Classifier, Embedder, Translator
-from compressor.runtime.artifact import read_artifact
+from compressor.runtime.opening import read_artifact
 from compressor.tasks import TASKS
 from tests.export.test_export import export
 from tests.helpers.stages import (

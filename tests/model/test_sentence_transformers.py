@@ -21,7 +21,7 @@ from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sentence_settings import EARLIER_MODES, MODULE_FILES
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune, verify_surgery
-from compressor.runtime.scores import similarities
+from compressor.runtime.embedder import similarities
 from compressor.tasks import TASKS, require_task
 from tests.helpers.command_line import invoke
 from tests.helpers.damaged_checkpoints import configure, weights

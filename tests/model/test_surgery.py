@@ -11,23 +11,26 @@ import torch
 import transformers
 
 from compressor.errors import VerificationError
-from compressor.model.architectures import ARCHITECTURES, find_sublayers
+from compressor.model.architectures import ARCHITECTURES
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
-from compressor.model.modes import computing_all_tokens
+from compressor.model.layers import find_sublayers
+from compressor.model.modes import computing_all_tokens, hooks
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import (
     gated,
-    left_of,
     mask_gates,
     names_without_skipped,
     prune,
+    remaining_sublayers,
     restore_shape,
     skipped,
     verify_surgery,
+    without_skipped,
 )
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.heads import ENCODERS, HEADS, save_head
+from tests.helpers.runtime_artifacts import vary
 from tests.helpers.tiny import (
     BUILDERS,
     RELATIVES,
@@ -132,7 +135,7 @@ def test_names_of_a_model_without_skipped_layers_are_those_of_its_weights():
     layers = find_sublayers(model)
     mask = Mask.full(layers).without_layers(["encoder.1"])
     pruned = prune(model, layers, mask)
-    assert {x.layer for x in left_of(pruned, layers)} == {"encoder.0", "encoder.2"}
+    assert {x.layer for x in remaining_sublayers(pruned, layers)} == {"encoder.0", "encoder.2"}
     names = names_without_skipped(pruned)
     assert names.keys() == pruned.state_dict().keys()
     weight = "attention.self.query.weight"
@@ -155,6 +158,78 @@ def test_layers_are_back_after_they_were_skipped():
     assert torch.equal(within, expected)
     assert torch.equal(model(**batch).logits, before)
     assert not torch.allclose(before, expected)
+
+
+# Layers that return tuples, that hand on a bias of positions, and that differ by number.
+OF_EACH_FORM = ("mpnet", "t5", "modernbert")
+
+
+@torch.no_grad()
+def test_a_skipped_layer_hands_on_what_it_got_and_what_the_next_ones_read():
+    """Expected: the whole model, whose first layers return their input by a hook."""
+
+    def unchanged(module, inputs, output):
+        states = inputs[0]
+        return (states, *output[1:]) if isinstance(output, tuple) else states
+
+    for name in OF_EACH_FORM:
+        model, batch = tiny_model(name), ragged_batch(tiny_model(name))
+        layers = find_sublayers(model)
+        first = {x.layer: x.layer_path for x in layers if x.index == 0}
+        with hooks(
+            model.get_submodule(path).register_forward_hook(unchanged) for path in first.values()
+        ):
+            expected = model(**batch).logits
+        with skipped(model, layers, Mask.full(layers).without_layers(first)):
+            torch.testing.assert_close(model(**batch).logits, expected)
+        assert not torch.allclose(model(**batch).logits, expected)
+
+
+@torch.no_grad()
+def test_translators_generate_with_a_skipped_first_layer_as_without_a_cache():
+    """transformers reads the number of tokens so far from the first layer's cache."""
+    for name in ("mbart", "t5"):
+        model = tiny_model(name)
+        layers, batch = find_sublayers(model), ragged_batch(model)
+        source = {key: batch[key] for key in ("input_ids", "attention_mask")}
+        vary(model, 3)
+        pruned = prune(model, layers, Mask.full(layers).without_layers(["decoder.0"]))
+        for beams in (1, 3):
+            options = {"num_beams": beams, "do_sample": False, "max_length": 12}
+            expected = pruned.generate(**source, **options, use_cache=False)
+            assert torch.equal(pruned.generate(**source, **options), expected)
+            assert len(expected.unique()) > 4, "the test needs varied outputs"
+
+
+@torch.no_grad()
+def test_a_model_without_skipped_layers_answers_as_with_them(tmp_path):
+    """And its configuration has as many layers, with their entries in lists of all layers."""
+    for name in OF_EACH_FORM:
+        dense = open_checkpoint(str(toy.checkpoint(tmp_path / name, name)))
+        batch, full = ragged_batch(dense.model), Mask.full(dense.layers)
+        whole = without_skipped(dense, dense.model, full)
+        assert (whole.model, whole.mask) == (dense.model, full)
+        mask = full.without_layers({x.layer for x in dense.layers if x.index == 0})
+        pruned = prune(dense.model, dense.layers, mask)
+        made = without_skipped(dense, pruned, mask)
+        torch.testing.assert_close(made.model(**batch).logits, pruned(**batch).logits)
+        assert made.mask == Mask.full(made.layers)
+        assert len(made.layers) == len(dense.layers) - len(full.counts()) // 3
+        if name == "modernbert":
+            assert made.model.config.layer_types == dense.model.config.layer_types[1:]
+
+
+@torch.no_grad()
+def test_a_table_of_positions_gets_its_heads_back():
+    """T5's first attention of each stack loses a head, and with it a column of the table."""
+    model = tiny_model("t5")
+    layers, batch = find_sublayers(model), ragged_batch(model)
+    heads = [x.name for x in layers if x.is_self_attention and x.index == 0]
+    mask = Mask.full(layers).without((name, 1) for name in heads)
+    pruned = prune(model, layers, mask)
+    restored = restore_shape(model, pruned, layers, mask)
+    with gated(restored, layers, mask_gates(mask)):
+        torch.testing.assert_close(restored(**batch).logits, pruned(**batch).logits)
 
 
 def test_a_wrong_removal_does_not_pass_verification():

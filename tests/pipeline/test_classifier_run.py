@@ -18,7 +18,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.options.requests import BenchRequest, EvaluateRequest, make_request
 from compressor.options.sections import Card
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
-from compressor.pipeline.finish import choose_default
+from compressor.pipeline.evaluate import choose_default
 from compressor.pipeline.run import run
 from compressor.report import facts
 from compressor.report.schema import load_report

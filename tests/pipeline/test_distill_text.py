@@ -109,7 +109,7 @@ def test_packed_text_gives_the_weights_of_plain_text_also_when_stopped(
     content = jsonl({"text": x} for x in LINES)
     given = packed(tmp_path / "text.jsonl.zst", content)
     made, out = recipe_for(model, tmp_path, **options(given, test=None)), tmp_path / "out"
-    state, saved = out / ".compress", "build-*/*.safetensors"
+    state, saved = out / ".compress", "recover_units-*/*.safetensors"
     with pytest.raises(KeyboardInterrupt):  # the dense model reads text before it trains
         run(made, out, progress=StoppedAt("recovery", 5, waits_for=(state, saved)))
     assert list(state.glob(saved))
@@ -122,7 +122,8 @@ def test_packed_text_gives_the_weights_of_plain_text_also_when_stopped(
     weights = "model.safetensors"
     assert (out / weights).read_bytes() == (tmp_path / "plain" / weights).read_bytes()
     # States of trainings were only to go on from.
-    assert [x.name for x in state.iterdir() if x.is_dir()] == ["dense"]
+    assert {x.name for x in state.iterdir() if x.is_dir()} == {"dense", "keep-0.5"}
+    assert [x.name for x in (state / "keep-0.5").iterdir()] == ["recovered.safetensors"]
     given.write_bytes(packed(tmp_path / "other.zst", jsonl([{"text": "w3"}])).read_bytes())
     with raises(UsageError, "output-of-another-run"):
         run(made, out)

@@ -18,7 +18,7 @@ from compressor.evaluation import score_rows
 from compressor.model.checkpoint import open_checkpoint
 from compressor.report.schema import load_report
 from compressor.runtime import Embedder
-from compressor.runtime.scores import cosines
+from compressor.runtime.embedder import cosines
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.command_line import invoke

@@ -14,18 +14,17 @@ import pytest
 from sacrebleu.metrics import BLEU
 from scipy.stats import norm
 
-from compressor.budgets import Choice
 from compressor.errors import InputError, UsageError
 from compressor.options.requests import Recipe
-from compressor.pipeline import search as searching
-from compressor.progress import SILENT
+from compressor.pipeline import judge as judging
 from compressor.report.schema import load_report
 from compressor.runtime import Translator
 from compressor.tasks import TASKS, Rows, split_rows
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.errors import raises
-from tests.helpers.runs import Progress, before_search, finished_steps, recipe_for
+from tests.helpers.runs import Progress, finished_steps, recipe_for
+from tests.helpers.runs import chosen_by_run as choose
 
 pytestmark = pytest.mark.slow
 
@@ -37,12 +36,6 @@ def drop_recipe(model: Path, tmp_path: Path, *, rows: int = 24, **options) -> Re
         "bench": False,
     }  # fmt: skip
     return recipe_for(model, tmp_path, **values | options)
-
-
-def choose(recipe: Recipe, out: Path, progress=SILENT) -> Choice:
-    """What a run chooses; nothing is built."""
-    with before_search(recipe, out, progress) as trials:
-        return trials.artifact.budget.choose(trials)
 
 
 class Models:
@@ -57,13 +50,14 @@ class Models:
         self.wrong = wrong
         self.seen: list[Rows] = []
         self.built: list[int] = []
-        monkeypatch.setattr(searching, "build", self.build)
-        monkeypatch.setattr(searching, "answers", self.answers)
-        monkeypatch.setattr(searching, "answer_rows", lambda s, m, rows, *rest: rows.targets)
+        monkeypatch.setattr(judging, "export_saved", self.export)
+        monkeypatch.setattr(judging, "answers", self.answers)
+        monkeypatch.setattr(judging, "answer_rows", lambda dense, rows, *rest: rows.targets)
 
-    def build(self, artifact, choice, setup, **context) -> None:
-        assert artifact.directory.parent.is_dir()
-        self.built.append(choice.mask.count("heads"))
+    def export(self, saved, tokens, engines, *, directory, opened) -> None:
+        assert (directory / "model.safetensors").is_file()
+        assert engines == ["onnxruntime"]
+        self.built.append(saved.recovered.mask.count("heads"))
 
     def answers(self, directory, rows, device, num_beams, progress) -> list[str]:
         held_out = rows is not self.seen[0] if self.seen else False
@@ -183,8 +177,8 @@ def test_a_translator_into_chinese_is_searched_through_the_shell(tmp_path):
 def test_what_the_metric_cannot_see_is_no_budget(classifier, tmp_path, monkeypatch):
     """A dense model that gives every text the same label; nothing is built."""
     models = Models(lambda kept, held_out: 0.0, monkeypatch)
-    same = lambda setup, model, rows, *rest: ["LABEL_0"] * len(rows.targets)  # noqa: E731
-    monkeypatch.setattr(searching, "answer_rows", same)
+    same = lambda dense, rows, *rest: ["LABEL_0"] * len(rows.targets)  # noqa: E731
+    monkeypatch.setattr(judging, "answer_rows", same)
     with raises(InputError, "metric-at-floor"):
         choose(drop_recipe(classifier, tmp_path, max_drop="3"), tmp_path / "out")
     assert models.built == []

@@ -14,26 +14,30 @@ import pytest
 import scipy.special
 import torch
 
-from compressor.budgets import Choice
 from compressor.budgets.cost_table import trial_mask
+from compressor.export.precision_names import precision_timed
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.options.requests import Recipe
-from compressor.pipeline import search as searching
-from compressor.pipeline.inputs import ModelAndRows, encode, read
+from compressor.pipeline import timing as timing_step
+from compressor.pipeline.context import Context
+from compressor.pipeline.inputs import encode, read
 from compressor.pipeline.recover import recover
 from compressor.pipeline.run import run
+from compressor.pipeline.setup import open_run, prepare
+from compressor.pipeline.values import Exported, ModelAndRows, RecoveryPlan
 from compressor.progress import SILENT
 from compressor.report.schema import load_report
 from compressor.results import Throughput
-from compressor.runtime.artifact import read_artifact
+from compressor.runtime.opening import read_artifact
 from compressor.tasks import TASKS
 from compressor.throughput import Subject
 from compressor.training.data import hold_out
 from tests.helpers import toy
 from tests.helpers.command_line import compress
-from tests.helpers.runs import Progress, before_search, recipe_for
+from tests.helpers.runs import Progress, recipe_for
+from tests.helpers.runs import chosen_by_run as choose
 from tests.helpers.runs import recipe as read_recipe
 from tests.helpers.runtime_artifacts import export
 from tests.helpers.scores import timing
@@ -46,12 +50,6 @@ def translator(checkpoints) -> Path:
     return checkpoints["marian"]
 
 
-def choose(recipe: Recipe, out: Path, progress=SILENT) -> Choice:
-    """What a run chooses, without building anything."""
-    with before_search(recipe, out, progress) as trials:
-        return trials.artifact.budget.choose(trials)
-
-
 class Machine:
     """Stands in for `benchmark`: every head of a kind costs so much of the dense time."""
 
@@ -59,8 +57,8 @@ class Machine:
         self.costs = costs
         self.runs: list[list[str]] = []
         self.engines: set[str] = set()
-        monkeypatch.setattr(searching, "benchmark", self)
-        monkeypatch.setattr(searching, "export_trial", lambda *arguments: None)
+        monkeypatch.setattr(timing_step, "benchmark", self)
+        monkeypatch.setattr(timing_step, "export_trial", lambda *arguments: None)
 
     def __call__(self, subjects: list[Subject], *, batch_sizes, memory, **settings) -> Throughput:
         (batch_size,) = batch_sizes
@@ -153,9 +151,9 @@ def divergence(recipe: Recipe, mask: Mask) -> float:
     task = TASKS[checkpoint.task]
     rows = read(recipe.data, checkpoint, task).calibration
     learn, held = hold_out(encode(rows, checkpoint, task), recipe.seed)
-    methods, pruned = list(recipe.recovery), prune(checkpoint.model, checkpoint.layers, mask)
-    given = ModelAndRows(checkpoint, learn, seed=recipe.seed)
-    cut = recover(methods, given, pruned, mask).model
+    how, pruned = RecoveryPlan(recipe.recovery), prune(checkpoint.model, checkpoint.layers, mask)
+    given, context = ModelAndRows(checkpoint, learn), Context(seed=recipe.seed)
+    cut = recover(how, pruned, mask, opened=given, context=context).model
     (batch,) = task.batches(held, checkpoint.model, batch_tokens=None, batch_size=len(held))
     with torch.no_grad():
         wanted, found = (model(**batch.inputs()).logits for model in (checkpoint.model, cut))
@@ -211,13 +209,15 @@ def test_on_cuda_choices_are_timed_in_the_form_that_runs_there(checkpoints, tmp_
             seen.append((subject.name, subject.precision, artifact.made_for))
             assert (subject.directory / "onnx" / artifact.precisions["fp16"]["model"]).exists()
 
-    monkeypatch.setattr(searching, "benchmark", look)
-    with before_search(speed_recipe(model, tmp_path, method="magnitude"), out) as trials:
-        setup, dense = trials.setup, trials.dense
-        half = trial_mask(setup.limits.full, ["encoder_self"], 2)
-        on_cuda = replace(setup.source, device="cuda")
-        setup = replace(setup, source=on_cuda, precisions=("fp32", "fp16"))
-        dense = dense.model_copy(update={"directory": str(made.directory)})
-        searching.time_masks({"half": half}, 1, dense, setup=setup, steps=trials.steps)
+    monkeypatch.setattr(timing_step, "benchmark", look)
+    recipe = speed_recipe(model, tmp_path, method="magnitude")
+    plan, opened = prepare(recipe, out, SILENT)
+    half = trial_mask(opened.limits.full, ["encoder_self"], 2)
+    with open_run(plan, opened, SILENT) as context:
+        on_cuda = replace(context, device="cuda")
+        precision = precision_timed(("fp32", "fp16"), "cuda")
+        dense = Exported(made.directory, None)
+        how = 1, dense, "onnxruntime", precision, plan.recipe.throughput
+        timing_step.time_masks({"half": half}, *how, opened=opened, context=on_cuda)
     assert seen == [(name, "fp16", {"fp16": "cuda"}) for name in ("dense", "half")]
     assert sorted(path.name for path in (made.directory / "onnx").iterdir()) == before

@@ -17,9 +17,11 @@ from compressor.model.sublayers import Mask, renumbered
 from compressor.model.surgery import gated, mask_gates, prune, without_skipped
 from compressor.options.requests import Recipe, ScoreRequest
 from compressor.options.sections import Data
-from compressor.pipeline.inputs import ModelAndRows, encode, read
+from compressor.pipeline.context import Context
+from compressor.pipeline.inputs import encode, read
 from compressor.pipeline.run import run, score_checkpoint
 from compressor.pipeline.score import score
+from compressor.pipeline.values import ModelAndRows
 from compressor.tasks import TASKS
 from compressor.throughput.multiply_adds import WorkSize, shape_of, total_multiply_adds
 from tests.helpers import toy
@@ -93,7 +95,7 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
     assert report.scoring.cost["forward_passes"] == 2 * first.cost["forward_passes"]
     # 3 of 12 heads go in the first step, 3 in the second.
     half = Mask.full(heads).without(first.ascending()[:3])
-    weights = load_file(tmp_path / "out/.compress/weights-keep-0.5.safetensors")
+    weights = load_file(tmp_path / "out/.compress/keep-0.5/weights.safetensors")
     checkpoint.model.load_state_dict(weights)
     task = TASKS["classification"]
     labels = [f"LABEL_{i}" for i in range(5)]
@@ -133,7 +135,7 @@ def test_trained_weights_are_the_ones_that_are_cut(checkpoints, tmp_path):
     checkpoint = open_checkpoint(str(checkpoints["bert"]))
     table = checkpoint.model.bert.embeddings.word_embeddings.weight
     before = table.clone()
-    checkpoint.model.load_state_dict(load_file(out / ".compress/weights-keep-0.5.safetensors"))
+    checkpoint.model.load_state_dict(load_file(out / ".compress/keep-0.5/weights.safetensors"))
     assert not torch.equal(before, table)
     batch = checkpoint.tokenizer(["w3 w9 w4", "w7"], return_tensors="pt", padding=True)
     with torch.no_grad(), gated(checkpoint.model, checkpoint.layers, mask_gates(mask)):
@@ -164,7 +166,8 @@ def test_scores_without_a_layer_are_those_of_a_model_that_never_had_it(name, che
         calibration = read(rows, checkpoint, task).calibration
         given = ModelAndRows(checkpoint, encode(calibration, checkpoint, task), calibration)
         full = Mask.full(checkpoint.layers)
-        return dict(score(mask or full, source=given, method=method, sublayers=sublayers).values)
+        scored = score(mask or full, method, sublayers, opened=given, context=Context())
+        return dict(scored.values)
 
     skipping, without = scores(checkpoints["bert"], start), scores(tmp_path / "shallow", None)
     assert set(renumbered(skipping, start.dropped)) == set(without)

@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file
 
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.finish import fastest_engines
+from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.run import run
 from compressor.report.build_view import build_view
 from compressor.report.facts import keeps_quality

@@ -21,6 +21,7 @@ from compressor.tasks import Batch
 from compressor.training.data import hold_out
 from tests.helpers.errors import raises
 from tests.helpers.stages import divergence, job, repair
+from tests.helpers.texts import classified, some_lines, write
 from tests.helpers.tiny import STACKS, TRANSLATORS
 
 OPTIONS = {"learning_rate": 1e-3, "hidden": 0.0}
@@ -256,3 +257,30 @@ def test_rows_it_has_read_are_what_the_model_says_in_any_batch(
     model.forward = None  # whatever is asked now is not computed
     for batch, wanted in zip(asked, expected, strict=True):
         require_answers(teacher, batch, wanted)
+
+
+def test_outputs_for_a_text_are_kept_and_shown(tmp_path, monkeypatch):
+    """Block by block; what does not fit by half is computed each time."""
+    monkeypatch.setattr(teacher_module, "_READ_BLOCKS", 1)
+    setup, shown = job("bert"), []
+    text = classified(write(tmp_path / "text.txt", some_lines(70)))
+    teacher = Teacher(setup.dense, setup.task, batches_of(setup, 16))
+    teacher.cache_text(text, lambda *step: shown.append(step))
+    assert shown == [(32, 70), (64, 70), (70, 70)]
+    assert set(teacher.kept) == set(range(-70, 48))
+    (batch,) = setup.task.batches(text.read([2]), setup.dense)
+    require_answers(teacher, batch, said(setup, [], batch))
+    small = Teacher(setup.dense, setup.task, [])
+    small.memory_left = 10 * teacher.kept[-1].bytes
+    small.cache_text(text)
+    assert small.kept == {}
+
+
+def test_a_training_on_a_text_shows_the_rows_that_the_teacher_reads(tmp_path):
+    """The progress of the rows, of the text's 40 lines, and of the steps."""
+    shown: list[tuple[int, int]] = []
+    text = classified(write(tmp_path / "text.txt", some_lines(40)))
+    setup = job("bert", text=text, progress=lambda *step: shown.append(step))
+    repair(setup, distill={**OPTIONS, "epochs": 2, "batch": 64})
+    assert shown[1] == (40, 40)
+    assert shown[2:] == [(step, 4) for step in range(1, 5)]

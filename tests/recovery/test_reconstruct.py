@@ -12,7 +12,7 @@ import scipy.linalg
 import torch
 
 from compressor.importance.statistics import Moments
-from compressor.model.architectures import find_sublayers
+from compressor.model.layers import find_sublayers
 from compressor.model.modeling_pruned import OutputBias
 from compressor.model.sublayers import Mask, by_layer
 from compressor.recovery import least_squares

@@ -215,6 +215,9 @@ def test_card_is_about_one_variant_and_what_was_removed_from_it():
         assert {row[0] for row in table[1:]} == {"dense", "heads-50"}
     assert "16 of 48 in encoder self-attention, 26 of 48 in decoder self-attention and 30" in card
     assert f"1,000 rows of test.en and test.de (SHA-256 {report.test.sha256})" in card
+    noted = report.model_copy(update={"notes": ["The tokenizer follows its own file."]})
+    for text in (render_card(noted, "heads-50"), render_markdown(noted), render_html(noted)):
+        assert "The tokenizer follows its own file." in text
     alone = changed(mixed_report(), "variants", 1, "kept", to=report.dense.kept)
     card = render_card(alone, "heads-50")
     assert "with fewer feed-forward neurons\n" in card

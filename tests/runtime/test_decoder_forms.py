@@ -134,6 +134,7 @@ def test_what_cannot_be_captured_runs_with_a_warning(
 ) -> None:
     monkeypatch.setattr(Setup, "captures", True)
     other, translator = Translator(pieces.directory), Translator(device)
+    assert other._graph.captures == []  # of a form whose caches move
     batch, graph = batch_of(translator, toy.sentences(5)), translator._graph
     expected = other.generate(batch, num_beams=2)
     assert translator.generate(batch, num_beams=2) == expected

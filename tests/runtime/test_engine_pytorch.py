@@ -9,7 +9,7 @@ import pytest
 
 from compressor.errors import UsageError
 from compressor.options.requests import ExportRequest, make_request
-from compressor.pipeline.build import delivered
+from compressor.pipeline.export import pruned_engines
 from compressor.pipeline.inputs import engines_to_measure
 from compressor.pipeline.run import export_checkpoint, run
 from compressor.runtime import Classifier, Translator
@@ -80,7 +80,7 @@ def test_a_timed_gpu_is_compared_with_it_unasked(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(PyTorch.library().cuda, "is_available", lambda: True)
     measured = engines_to_measure(asked, classification, "cuda", timed=True)
     assert measured == ["onnxruntime", "pytorch"]
-    assert delivered(measured) == asked
+    assert pruned_engines(measured) == asked
     for device, timed, task in (
         ("cpu", True, classification), ("cuda", False, classification), ("cuda", True, embedding),
     ):  # fmt: skip

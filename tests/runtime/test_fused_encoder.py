@@ -26,9 +26,9 @@ from compressor.export.precisions import write_precision
 from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Classifier
 from compressor.runtime import fused_encoder as module
-from compressor.runtime.artifact import read_artifact
 from compressor.runtime.engines import Setup
 from compressor.runtime.fused_encoder import FusedEncoder
+from compressor.runtime.opening import read_artifact
 from compressor.runtime.session import choose_device, open_session
 from tests.helpers.errors import raises
 from tests.helpers.packed_graphs import PackedSession, Uncapturable
@@ -110,7 +110,7 @@ def test_threads_share_an_encoder(more: dict[str, Any], monkeypatch: pytest.Monk
 
 TURNS = """
 import os, threading, time
-from compressor.runtime.session import in_turn
+from compressor.runtime.gpu_thread import in_turn
 name = lambda: threading.current_thread().name
 assert in_turn(in_turn, name) == "compress-captures"
 if hasattr(os, "fork"):

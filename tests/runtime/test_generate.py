@@ -16,7 +16,7 @@ from transformers import MarianConfig, MarianMTModel
 from transformers.cache_utils import EncoderDecoderCache
 
 from compressor.runtime import search as search_module
-from compressor.runtime.artifact import Generation
+from compressor.runtime.generation import Generation
 from compressor.runtime.search import Decoder, beam_search, greedy, top_k
 
 VOCABULARY, PAD, END = 61, 60, 0

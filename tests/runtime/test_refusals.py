@@ -13,9 +13,9 @@ import pytest
 from compressor.errors import CompressError, EnvironmentProblem, InputError, UsageError
 from compressor.runtime import Classifier, Translator
 from compressor.runtime import session as sessions
-from compressor.runtime.artifact import read_artifact
 from compressor.runtime.engines import engine_for
 from compressor.runtime.engines.pytorch import PyTorch
+from compressor.runtime.opening import read_artifact
 from compressor.runtime.session import PROVIDERS, choose_device, try_device
 from compressor.storage.input_files import read_json
 from tests.helpers.errors import raises

@@ -12,7 +12,7 @@ import torch
 from compressor.errors import InputError
 from compressor.evaluation import metrics_of
 from compressor.model.checkpoint import open_checkpoint
-from compressor.runtime.question_answerer import split
+from compressor.runtime.question_answerer import split_into_windows
 from compressor.tasks import TASKS, require_task
 from tests.helpers.errors import raises
 from tests.helpers.files import write
@@ -144,7 +144,7 @@ def by_transformers(tokenizer: Any, rows: Any, number: int) -> Any:
 def test_windows_are_those_of_transformers(kind: Any, data):
     """So is the part of the context that each token stands for."""
     tokenizer = kind()
-    made = split(kind().backend_tokenizer, data.sources, data.pairs, 32)
+    made = split_into_windows(kind().backend_tokenizer, data.sources, data.pairs, 32)
     assert max(map(len, made)) > 3
     for number, windows in enumerate(made):
         expected = by_transformers(tokenizer, data, number)

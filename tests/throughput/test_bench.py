@@ -13,6 +13,8 @@ import pytest
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.tasks import TASKS, Rows
 from compressor.throughput import Subject, benchmark, measure_memory
+from compressor.throughput.measure import Workload
+from compressor.throughput.statistics import speedup_of
 from tests.helpers import runtime_artifacts
 from tests.helpers.errors import raises
 from tests.helpers.tiny import tiny_model
@@ -58,6 +60,22 @@ def test_classifiers_are_measured_with_multiply_adds_and_memory(classifiers) -> 
     assert half.macs_ratio == pytest.approx(macs(4) / macs(2))
     assert dense.speedup is dense.macs_ratio is None
     assert all(row.peak_memory_mib and row.peak_memory_mib > 10 for row in result.rows)
+
+
+def test_the_seed_draws_the_interval_too(classifiers, monkeypatch) -> None:
+    """Times that are made up: four batches of one row, and five passes."""
+    noise = np.exp(np.random.default_rng(0).normal(0, 0.1, (2, 5, 4)))
+    load = Workload(1, [{"input_ids": np.ones((1, 3), np.int64)}] * 4, 3.0, 3.0)
+    samples = {
+        (name, 1): x.ravel().tolist() for name, x in zip(("dense", "half"), noise, strict=True)
+    }
+    monkeypatch.setattr("compressor.throughput.bench.make_workloads", lambda *_, **__: [load])
+    monkeypatch.setattr("compressor.throughput.bench.measure", lambda *_, **__: samples)
+    settings = {"rows": rows("classification"), "batch_sizes": [1], "memory": False, "threads": 1}
+    for seed in (0, 5):
+        _, half = benchmark(classifiers, seed=seed, **settings).rows
+        expected = speedup_of(*noise, seed=seed)
+        assert (half.speedup, half.speedup_interval) == expected
 
 
 def test_translators_do_equal_work() -> None:

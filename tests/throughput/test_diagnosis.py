@@ -15,7 +15,7 @@ REQUIRED = [
     'rouge-score<0.2,>=0.1.2; extra == "summarization"',
     'pytest>=8; extra == "test"',
 ]
-USABLE = {"onnxruntime-gpu": "1.31.0", "torch": "2.11.0+cpu", "transformers": "5.17.1"}
+USABLE = {"onnxruntime-gpu": "1.31.0", "torch": "2.11+cpu", "transformers": "5.17.1"}
 
 
 @pytest.fixture

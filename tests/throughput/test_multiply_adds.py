@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from compressor.model.architectures import architecture_of, find_sublayers
+from compressor.model.architectures import architecture_of
+from compressor.model.layers import find_sublayers
 from compressor.model.one_token import read_one_token
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import remove_units

@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from compressor.errors import CompressError, EnvironmentProblem, UsageError, did_you_mean
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, Generation
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch, Floats
-from compressor.runtime.session import Captured, import_package, require_device
+from compressor.runtime.capture import Captured
+from compressor.runtime.generation import Generation
+from compressor.runtime.session import import_package, require_device
+from compressor.storage.names import AUTO, BASE, ONNXRUNTIME
 
-DEFAULT, AUTO = "onnxruntime", "auto"
 ENGINES = {
-    DEFAULT: "compressor.runtime.engines.onnxruntime:OnnxRuntime",
+    ONNXRUNTIME: "compressor.runtime.engines.onnxruntime:OnnxRuntime",
     "openvino": "compressor.runtime.engines.openvino:OpenVino",
     "ctranslate2": "compressor.runtime.engines.ctranslate2:CTranslate2",
     "pytorch": "compressor.runtime.engines.pytorch:PyTorch",
     "pytorch-compiled": "compressor.runtime.engines.pytorch:CompiledPyTorch",
 }
-BASE = "fp32"
 
 # A padded batch -> logits [rows, outputs] or [rows, tokens, outputs]; threads may share it.
 LogitsModel = Callable[[Batch], Floats]
@@ -32,12 +33,31 @@ class TokenGenerator(Protocol):
     """An opened encoder-decoder model with a search of its own."""
 
     def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
-        """As `Generator.generate`; the settings have the ids of the tokenizer."""
+        """Generate the answers to one padded batch.
+
+        Args:
+            batch: `input_ids` and `attention_mask`, [rows, source].
+            settings: how to decode, with the ids of the tokenizer.
+
+        Returns:
+            Ids without the start token, up to and including the end token where there is one.
+        """
 
 
 @dataclass(frozen=True)
 class Setup:
-    """An artifact for an engine to open, and how; arguments of `Runtime`."""
+    """An artifact for an engine to open, and how.
+
+    Args:
+        directory: of the artifact.
+        artifact: its description.
+        precision: that the engine has for it.
+        device: `cpu` or `cuda`.
+        threads: within an operation; None leaves the choice to the engine.
+        workers: how many threads will run it at the same time.
+        cache: directory for compiled models, of engines that compile; None: they are not kept.
+        cuda_graphs: whether small batches may run as captured CUDA graphs.
+    """
 
     directory: Path
     artifact: Artifact
@@ -55,7 +75,15 @@ class Setup:
 
 
 class Engine(ABC):
-    """A library that runs what an artifact holds, opened for one artifact."""
+    """Base of the libraries that run what an artifact holds, opened for one artifact.
+
+    A subclass answers in its class variables and class methods what a run asks before it opens
+    anything, and overrides `encoder`, or `translator` or `decoder`, for the kinds of models it
+    runs.
+
+    Args:
+        setup: what to open.
+    """
 
     name: ClassVar[str]  # on the command line, in results and in the artifact
     package: ClassVar[str]
@@ -72,7 +100,11 @@ class Engine(ABC):
 
     @classmethod
     def library(cls) -> Any:
-        """The library; EnvironmentProblem where it is missing, or of a version without tests."""
+        """Import the library.
+
+        Raises:
+            EnvironmentProblem: it is not installed, or its version is not one that was tested.
+        """
         least, most = (".".join(map(str, version)) for version in cls.versions)
         advice = f"install it with `pip install '{cls.package}>={least},<{most}'`"
         library = import_package(cls.package, advice)
@@ -88,11 +120,16 @@ class Engine(ABC):
 
     @classmethod
     def version(cls) -> str:
+        """Version of the library; errors are those of `library`."""
         return str(cls.library().__version__).split("-")[0]
 
     @classmethod
     def describe(cls, has_gpu: bool) -> str:
-        """Version and models, or why it is absent, for `compress doctor`."""
+        """Version and kinds of models, or why the engine is absent, for `compress doctor`.
+
+        Args:
+            has_gpu: whether the machine has an NVIDIA GPU.
+        """
         try:
             return f"{cls.version()}, for {' and '.join(f'{kind}s' for kind in cls.kinds)}"
         except CompressError as error:
@@ -100,7 +137,16 @@ class Engine(ABC):
 
     @classmethod
     def choose_device(cls, device: str, precisions: Sequence[str] = ()) -> str:
-        """The device to run on, `auto` the best; UsageError or EnvironmentProblem for others."""
+        """Choose the device to run on; here the CPU.
+
+        Args:
+            device: its name; `auto` is the best that the engine runs on.
+            precisions: of the graphs to run.
+
+        Raises:
+            UsageError: an unknown device, or one that the engine does not run on.
+            EnvironmentProblem: a device was named that is not usable.
+        """
         if device in ("auto", "cpu"):
             return "cpu"
         require_device(device)
@@ -112,13 +158,22 @@ class Engine(ABC):
 
     @classmethod
     def default_precision(cls, artifact: Artifact) -> str:
-        """Where none is named: the artifact's default one if it computes in that, or float32."""
+        """The precision where none is named: the artifact's default, or else float32."""
         return BASE
 
     @classmethod
     @abstractmethod
     def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
-        """In which it can run an artifact here, float32 first; errors of `library` and `files`."""
+        """The precisions in which the engine can run an artifact on this machine, float32 first.
+
+        Args:
+            directory: of the artifact.
+            artifact: its description.
+
+        Raises:
+            EnvironmentProblem: see `library`.
+            UsageError: the artifact has nothing that the engine could open.
+        """
 
     @classmethod
     def measured(cls, directory: Path, artifact: Artifact, device: str) -> list[str]:
@@ -127,7 +182,19 @@ class Engine(ABC):
 
     @classmethod
     def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
-        """Paths from the artifact that a precision opens; UsageError where there are none."""
+        """Files that are opened for a precision.
+
+        Args:
+            directory: of the artifact.
+            artifact: its description.
+            precision: one of `precisions`.
+
+        Returns:
+            Paths from the artifact's directory.
+
+        Raises:
+            UsageError: the artifact has nothing that the engine could open.
+        """
         if not cls.folder:
             return artifact.used_files(precision)
         folder = directory / cls.folder
@@ -145,7 +212,18 @@ class Engine(ABC):
     def precision(
         cls, directory: Path, artifact: Artifact, name: str | None, device: str = "cpu"
     ) -> str:
-        """The precision to run on a device, None the default one; UsageError for others."""
+        """Choose the precision to run.
+
+        Args:
+            directory: of the artifact.
+            artifact: its description.
+            name: None for the default one.
+            device: that it runs on.
+
+        Raises:
+            UsageError: the engine does not compute in that precision here, or not on the device.
+            EnvironmentProblem: the library is missing, or the graphs are made for another device.
+        """
         cls.choose_device(device)
         chosen = name or cls.default_precision(artifact)
         available = cls.precisions(directory, artifact)
@@ -159,20 +237,42 @@ class Engine(ABC):
         return chosen
 
     def encoder(self) -> LogitsModel:
-        """Open the artifact of an encoder with a head; InputError for a damaged one."""
+        """Open the artifact of an encoder with a head.
+
+        Returns:
+            A function from a padded batch to logits.
+
+        Raises:
+            InputError: the artifact is damaged.
+        """
         raise NotImplementedError
 
     def translator(self) -> TokenGenerator | None:
-        """Open an encoder-decoder model, as `encoder`; None where `decoder` does."""
+        """Open an encoder-decoder model with the engine's own search; None: it has `decoder`.
+
+        Raises:
+            InputError: the artifact is damaged.
+        """
         return None
 
     def decoder(self) -> Any:
-        """Open an encoder-decoder model for the search of this package: a `DecoderGraph`."""
+        """Open an encoder-decoder model for the search of this package.
+
+        Returns:
+            A `DecoderGraph`.
+
+        Raises:
+            InputError: the artifact is damaged.
+        """
         raise NotImplementedError
 
 
 def engine_class(name: str) -> type[Engine]:
-    """The engine of this name; UsageError with a list of all for another name."""
+    """The engine of a name.
+
+    Raises:
+        UsageError: an unknown name; the message lists the engines.
+    """
     if name not in ENGINES:
         raise UsageError(
             f"there is no engine {name!r}; choose from {', '.join(ENGINES)}"
@@ -185,7 +285,15 @@ def engine_class(name: str) -> type[Engine]:
 
 
 def engine_for(name: str, kind: str) -> type[Engine]:
-    """As `engine_class`; UsageError also for one that does not run a kind of model."""
+    """The engine of a name, for a kind of model.
+
+    Args:
+        name: in `ENGINES`.
+        kind: `encoder` or `encoder-decoder`.
+
+    Raises:
+        UsageError: an unknown name, or an engine that does not run such models.
+    """
     engine = engine_class(name)
     if kind not in engine.kinds:
         others = [other for other in ENGINES if kind in engine_class(other).kinds]
@@ -199,11 +307,20 @@ def engine_for(name: str, kind: str) -> type[Engine]:
 def choose_engine(
     name: str, kind: str, artifact: Artifact, precision: str | None, device: str
 ) -> type[Engine]:
-    """As `engine_for`; `auto` is the engine that the artifact records as the fastest on the CPU.
+    """The engine of a name, for an artifact.
 
-    With the same precision (None: the default one). Without a record, and on CUDA, onnxruntime.
+    Args:
+        name: in `ENGINES`; `auto` is the engine that the artifact records as the fastest on the CPU
+            in the same precision. Without a record, and on CUDA, it is onnxruntime.
+        kind: `encoder` or `encoder-decoder`.
+        artifact: the description.
+        precision: that was asked for; None: the artifact's default one.
+        device: that was asked for.
+
+    Raises:
+        UsageError: an unknown name, or an engine that does not run such models.
     """
     if name == AUTO:
         fastest = {} if device == "cuda" else artifact.fastest_engines or {}
-        name = fastest.get(precision or artifact.default_precision, DEFAULT)
+        name = fastest.get(precision or artifact.default_precision, ONNXRUNTIME)
     return engine_for(name, kind)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, Artifact, Generation, unusable
+from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
-from compressor.runtime.engines import BASE, Engine
+from compressor.runtime.engines import Engine
+from compressor.runtime.generation import Generation
+from compressor.runtime.opening import unusable
 from compressor.storage.input_files import read_json
+from compressor.storage.names import BASE
 
 _SHARED = "shared_vocabulary.json"
 _SEPARATE = ("source_vocabulary.json", "target_vocabulary.json")
@@ -17,6 +20,8 @@ _COMPUTED = {BASE: "float32", "int8": "int8"}
 
 
 class CTranslate2(Engine):
+    """The engine with a search of its own, for encoder-decoder models on the CPU."""
+
     name = package = "ctranslate2"
     versions = ((4, 8), (5, 0))
     kinds = ("encoder-decoder",)
@@ -25,16 +30,19 @@ class CTranslate2(Engine):
 
     @classmethod
     def default_precision(cls, artifact: Artifact) -> str:
+        """The artifact's default precision if it is float32 or int8, else float32."""
         return artifact.default_precision if artifact.default_precision in _COMPUTED else BASE
 
     @classmethod
     def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
+        """Float32 and int8, as far as this processor computes in them."""
         # Raises where the artifact has no model for it.
         cls.files(directory, artifact, BASE)
         can = cls.library().get_supported_compute_types("cpu")
         return [name for name, kind in _COMPUTED.items() if kind in can]
 
     def translator(self) -> OpenedTranslator:
+        """Open the directory that was converted for CTranslate2."""
         setup = self.setup
         return OpenedTranslator(
             setup.directory / CTRANSLATE2_DIRECTORY, setup.precision, setup.threads, setup.workers
@@ -42,7 +50,20 @@ class CTranslate2(Engine):
 
 
 class OpenedTranslator:
-    """A `TokenGenerator`; `sources` and `targets` are the tokens in the order of their ids."""
+    """A directory that `ctranslate2.Translator` has opened; a `TokenGenerator`.
+
+    `sources` and `targets` are the tokens in the order of their ids.
+
+    Args:
+        directory: with the model and its vocabularies.
+        precision: to compute in, `fp32` or `int8`.
+        threads: within an operation; None leaves the choice to CTranslate2.
+        workers: batches that are computed at the same time.
+
+    Raises:
+        InputError: the directory is damaged.
+        EnvironmentProblem: CTranslate2 is not installed.
+    """
 
     def __init__(
         self, directory: Path, precision: str = BASE, threads: int | None = None, workers: int = 1
@@ -54,14 +75,21 @@ class OpenedTranslator:
             self._ids = {name: number for number, name in enumerate(self.targets)}
             self._model: Any = library.Translator(
                 # With 0 threads it takes a number of its own.
-                str(directory), device="cpu", compute_type=_COMPUTED[precision],
-                inter_threads=workers, intra_threads=threads or 0,
-            )  # fmt: skip
+                str(directory),
+                device="cpu",
+                compute_type=_COMPUTED[precision],
+                inter_threads=workers,
+                intra_threads=threads or 0,
+            )
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise unusable(directory, error) from error
 
     def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
-        """As in `TokenGenerator`; beams stop as with `early_stopping`."""
+        """Generate the answers to one padded batch, see `TokenGenerator.generate`.
+
+        Beams are searched by CTranslate2, which stops when as many hypotheses as there are beams
+        are finished, as `early_stopping` does.
+        """
         limit, ends = settings.limit, settings.eos_token_id
         # It takes tokens by name, without padding, and makes batches of its own.
         lengths = batch["attention_mask"].sum(1).tolist()

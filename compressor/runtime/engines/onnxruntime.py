@@ -12,9 +12,10 @@ from compressor.errors import EnvironmentProblem, UsageError
 from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch, Floats
 from compressor.runtime.decoder import DecoderGraph
-from compressor.runtime.device_decoder import LENGTHEN, DeviceGraph
+from compressor.runtime.device_decoder import DeviceGraph
 from compressor.runtime.engines import Engine, LogitsModel, Setup
 from compressor.runtime.fused_encoder import FusedEncoder
+from compressor.runtime.graph_names import LENGTHEN
 from compressor.runtime.session import (
     PROVIDERS,
     choose_device,
@@ -22,15 +23,16 @@ from compressor.runtime.session import (
     open_session,
     run_errors,
 )
+from compressor.storage.names import BASE, ONNXRUNTIME
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 
 class OnnxRuntime(Engine):
-    """The engine that is always installed."""
+    """The engine that is always installed, and runs every artifact."""
 
-    name = package = "onnxruntime"
+    name = package = ONNXRUNTIME
     kinds = ("encoder", "encoder-decoder")
 
     def __init__(self, setup: Setup) -> None:
@@ -39,24 +41,34 @@ class OnnxRuntime(Engine):
 
     @classmethod
     def library(cls) -> Any:
+        """Import onnxruntime, which is in two packages: no extra can choose between them."""
         return import_onnxruntime()  # whose two packages an extra cannot choose between
 
     @classmethod
     def choose_device(cls, device: str, precisions: Any = ()) -> str:
+        """The CPU, or CUDA where that works."""
         return choose_device(device, precisions)
 
     @classmethod
     def default_precision(cls, artifact: Artifact) -> str:
+        """The artifact's default precision."""
         return artifact.default_precision
 
     @classmethod
     def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
+        """All precisions that were exported."""
         return list(artifact.precisions)
 
     @classmethod
     def precision(
         cls, directory: Path, artifact: Artifact, name: str | None, device: str = "cpu"
     ) -> str:
+        """Choose the precision to run; opening refuses one that is not in the artifact.
+
+        Raises:
+            UsageError: the device has no kernels for it.
+            EnvironmentProblem: the graphs are made for another device.
+        """
         chosen = name or artifact.default_precision
         if device == "cuda" and chosen in CPU_ONLY:
             raise UsageError(
@@ -80,13 +92,14 @@ class OnnxRuntime(Engine):
         file = setup.directory / GRAPH_DIRECTORY / setup.artifact.file(role, setup.precision)
         # Its one kernel for residual addition and layer normalization is slower in float32 on CPUs
         # than the two that it replaces: without it encoders run 1.05 to 1.25 times as fast.
-        on_cpu = (setup.device, setup.precision) == ("cpu", "fp32")
+        on_cpu = (setup.device, setup.precision) == ("cpu", BASE)
         without = ("SkipLayerNormFusion",) if on_cpu else ()
         # A decoder's caches have many lengths, and its layers uneven numbers of heads.
         more = {"captures": captures, "plans": role != "decoder"}
         return open_session(file, setup.device, setup.threads, without=without, **more)
 
     def encoder(self) -> LogitsModel:
+        """Open the graph `model`, or the graphs that are made for CUDA."""
         if self.setup.artifact.only_device(self.setup.precision) == "cuda":
             fused = FusedEncoder(self.session, self.setup)
             self.captured = fused.captured
@@ -102,6 +115,7 @@ class OnnxRuntime(Engine):
         return run
 
     def decoder(self) -> DecoderGraph:
+        """Open the graphs of the encoder and of a decoder's step."""
         setup = self.setup
         if LENGTHEN not in setup.artifact.precisions.get(setup.precision, ()):
             return DecoderGraph(self.session, setup)

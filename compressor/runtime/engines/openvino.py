@@ -11,16 +11,21 @@ from typing import Any
 import numpy as np
 
 from compressor.errors import InputError
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, unusable
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch, Floats
-from compressor.runtime.engines import BASE, Engine, LogitsModel
+from compressor.runtime.engines import Engine, LogitsModel
+from compressor.runtime.opening import unusable
+from compressor.storage.names import BASE
 
 _REPORTING = "openvino_telemetry"
 _HINTS = {BASE: "f32", "bf16": "bf16"}  # precision -> its name there
 
 
 class OpenVino(Engine):
-    """It does not know the operators of the int8 graphs, which are onnxruntime's own."""
+    """The engine for encoders on processors with bfloat16.
+
+    It does not know the operators of the int8 graphs, which are onnxruntime's own.
+    """
 
     name = package = "openvino"
     versions = ((2026, 4), (2027, 0))
@@ -30,6 +35,7 @@ class OpenVino(Engine):
 
     @classmethod
     def library(cls) -> Any:
+        """Import OpenVINO without what would report the import to a web service."""
         if "openvino" in sys.modules:
             return super().library()
         # Importing it reports that to a web service, if its package for that can be imported.
@@ -44,14 +50,17 @@ class OpenVino(Engine):
 
     @classmethod
     def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
+        """Float32, and bfloat16 where the processor computes in it."""
         can = cls.library().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         return [BASE, "bf16"] if "BF16" in can else [BASE]
 
     @classmethod
     def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
+        """The float32 files, whichever precision they are computed in."""
         return artifact.used_files(BASE)
 
     def encoder(self) -> LogitsModel:
+        """Compile the float32 graph for the CPU, in the precision of the setup."""
         compiled = self._compiled()
         names = [port.get_any_name() for port in compiled.inputs]
         requests = threading.local()  # each thread has a request of its own

@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from compressor.errors import EnvironmentProblem
-from compressor.runtime.artifact import Artifact, Generation
+from compressor.runtime.artifact import Artifact
 from compressor.runtime.batching import Batch, Floats
-from compressor.runtime.engines import BASE, Engine, LogitsModel, Setup
+from compressor.runtime.engines import Engine, LogitsModel, Setup
+from compressor.runtime.generation import Generation
 from compressor.runtime.session import choose_device, import_package
 from compressor.storage.input_files import read_json
+from compressor.storage.names import BASE
 
 PYTORCH_DIRECTORY = "pytorch"  # of a dense artifact: its checkpoint
 _COMPUTED = {BASE: "float32", "fp16": "float16"}  # the second on a GPU alone
 
 
 class PyTorch(Engine):
-    """A dense model as transformers opens it."""
+    """A dense model as transformers opens it, in float32, and in float16 on a GPU."""
 
     name = "pytorch"
     package = "torch"
@@ -35,6 +37,7 @@ class PyTorch(Engine):
 
     @classmethod
     def library(cls) -> Any:
+        """Import PyTorch; transformers must be there, too."""
         for package in ("transformers", cls.package):
             advice = f"install it with `pip install {package}`, or use another engine"
             library = import_package(package, f"the engine {cls.name} needs it; {advice}")
@@ -42,7 +45,7 @@ class PyTorch(Engine):
 
     @classmethod
     def describe(cls, has_gpu: bool) -> str:
-        """Also why it does not compute on the GPU."""
+        """Version and kinds of models, and why it does not compute on the GPU, if so."""
         said = super().describe(has_gpu)
         if not has_gpu or said.startswith("absent") or cls.library().cuda.is_available():
             return said
@@ -53,6 +56,7 @@ class PyTorch(Engine):
 
     @classmethod
     def choose_device(cls, device: str, precisions: Sequence[str] = ()) -> str:
+        """The CPU, or CUDA where PyTorch finds it, too."""
         chosen = choose_device(device, precisions)
         if chosen == "cuda" and not cls.library().cuda.is_available():
             if device == "auto":
@@ -66,13 +70,16 @@ class PyTorch(Engine):
 
     @classmethod
     def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
+        """Float32, and float16 where there is a GPU."""
         return list(_COMPUTED) if cls.library().cuda.is_available() else [BASE]
 
     @classmethod
     def measured(cls, directory: Path, artifact: Artifact, device: str) -> list[str]:
+        """Float16 on a GPU, float32 elsewhere."""
         return ["fp16"] if device == "cuda" else [BASE]
 
     def encoder(self) -> LogitsModel:
+        """Open the dense checkpoint of an encoder."""
         self._open()
 
         def run(batch: Batch) -> Floats:
@@ -84,11 +91,13 @@ class PyTorch(Engine):
         return run
 
     def translator(self) -> PyTorch:
+        """Open the dense checkpoint of an encoder-decoder, whose search is that of transformers."""
         self._open()
         self._model.generation_config.max_length = None  # the limit is a number of new tokens
         return self
 
     def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
+        """Generate the answers to one padded batch, see `TokenGenerator.generate`."""
         inputs = self._on_device(batch, ["input_ids", "attention_mask"])
         ends, limit = settings.eos_token_id, settings.limit
         options: dict[str, Any] = {"min_length": settings.min_length}
@@ -96,12 +105,16 @@ class PyTorch(Engine):
             options = {"min_new_tokens": limit, "forced_eos_token_id": None}
         with self._torch.inference_mode():
             generated = self._model.generate(
-                **inputs, **options, max_new_tokens=limit, do_sample=False,
-                num_beams=settings.num_beams, length_penalty=settings.length_penalty,
+                **inputs,
+                **options,
+                max_new_tokens=limit,
+                do_sample=False,
+                num_beams=settings.num_beams,
+                length_penalty=settings.length_penalty,
                 early_stopping=settings.early_stopping,
                 forced_bos_token_id=settings.forced_bos_token_id,
                 decoder_start_token_id=settings.decoder_start_token_id,
-            )  # fmt: skip
+            )
         rows: list[list[int]] = generated[:, 1:].tolist()
         lasts = [next((i for i, t in enumerate(row) if t in ends), limit) for row in rows]
         return [row[: last + 1] for row, last in zip(rows, lasts, strict=True)]
@@ -123,7 +136,7 @@ class PyTorch(Engine):
 
 
 class CompiledPyTorch(PyTorch):
-    """The same through `torch.compile`; `generate` of encoder-decoders gains little by it."""
+    """A dense model through `torch.compile`; `generate` of encoder-decoders gains little by it."""
 
     name = "pytorch-compiled"
     kinds = ("encoder",)

@@ -1,0 +1,175 @@
+"""The end of a run: its report, and what is published with it: pages, cards, recipes, manifests."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from compressor.export.precisions import set_default
+from compressor.options.sections import Gate
+from compressor.options.validate import gate_rules
+from compressor.pipeline.context import Context
+from compressor.pipeline.evaluate import fastest_engines, source_of
+from compressor.pipeline.values import DENSE, Measured, Opened, Plan
+from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports, rules
+from compressor.report.card import render_card
+from compressor.report.card_facts import read_card
+from compressor.report.publish import only, sample_rows, share_scoring, without_paths
+from compressor.report.schema import Report
+from compressor.results import Source
+from compressor.steps import STATE
+from compressor.storage.hashes import sha256_of
+from compressor.storage.manifest import CARD, MANIFEST, manifest_of
+from compressor.storage.outputs import require_written_by_run, write_manifest, write_outputs
+from compressor.storage.version import __version__
+from compressor.tasks.texts import TextFile
+from compressor.throughput import hardware
+
+RECIPE = "recipe.yaml"
+
+
+def run_metadata(*, command: str) -> dict[str, str]:
+    """When and how the run was first started."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"created": now, "command": command}
+
+
+def require_own_outputs(plan: Plan, context: Context) -> None:
+    """Check, before anything is computed, that the last step will not meet files of the user's.
+
+    Raises:
+        InputError: a file that it writes is there, and this run did not write it.
+    """
+    names = (RECIPE, CARD, MANIFEST, *(FORMATS[name].file for name in DEFAULT_FORMATS))
+    directories = {plan.output, *(artifact.directory for artifact in plan.artifacts)}
+    paths = [directory / name for directory in directories for name in names]
+    require_written_by_run(plan.output, context.steps.state, paths)
+
+
+def describe_run(
+    plan: Plan, opened: Opened, started: Mapping[str, str], measured: Measured
+) -> Report:
+    """All results of a run, without the gate's outcomes."""
+    checkpoint, data = opened.source.checkpoint, opened.data
+    source_text, target_text = opened.source_text, opened.target_text
+    scoring, variants = share_scoring(measured.builds)
+    samples = plan.recipe.evaluation.samples
+    return Report(
+        tool_version=__version__,
+        created=started["created"],
+        command=started["command"],
+        task=checkpoint.task,
+        model=checkpoint.name,
+        revision=checkpoint.revision,
+        notes=opened.dense.checkpoint.notes,
+        model_type=str(checkpoint.model.config.model_type),  # type: ignore[union-attr]
+        seed=plan.recipe.seed,
+        calibration=source_of(data.calibration) if data.calibration else None,
+        test=source_of(data.test) if data.test else None,
+        samples=sample_rows(data.test, samples) if data.test else [],
+        shared_rows=data.shared,
+        scoring=scoring,
+        dense=measured.dense,
+        variants=variants,
+        throughput=measured.throughput,
+        search=measured.search,
+        source_text=None if source_text is None else source_of_text(source_text),
+        target_text=None if target_text is None else source_of_text(target_text),
+        hardware=hardware.describe(),
+        versions=hardware.versions(),
+    )
+
+
+def gated(report: Report, gate: Gate) -> Report:
+    """The report with the outcomes of the gate's rules."""
+    outcomes = rules.check(report, gate_rules(gate), gate.inconclusive)
+    return report.model_copy(update={"gate": outcomes})
+
+
+def source_of_text(file: TextFile) -> Source:
+    """A file of texts, for reports."""
+    path = file.path
+    return Source(files=[path.as_posix()], rows=file.count(), sha256=sha256_of(path))
+
+
+def make_default(
+    artifact: Path, precision: str, engines: Mapping[str, str], *, directory: Path
+) -> None:
+    """Write an artifact's description with what it runs where nothing is named.
+
+    Args:
+        artifact: its directory.
+        precision: that it runs.
+        engines: precision -> the engine that is the fastest in it.
+        directory: to write to.
+    """
+    set_default(artifact, precision, engines, directory)
+
+
+def choose_served(report: Report, context: Context) -> None:
+    """Write into every artifact what it runs where no precision and no engine is named."""
+    for model in facts.pruned(report):
+        directory = Path(model.directory)
+        precision = facts.default_build(report, model).precision
+        engines = fastest_engines(facts.builds(report, model), report.throughput)
+        inputs = directory, precision, engines
+        title = f"making {precision} the default of {model.name}"
+        context.steps.do(make_default, *inputs, title=title, into=directory)
+
+
+def publish(report: Report, plan: Plan, opened: Opened, context: Context) -> None:
+    """Write reports, recipes, cards and manifests; recipes alone name the machine's directories."""
+    output, steps = plan.output, context.steps
+    models = facts.pruned(report)
+    choose_served(report, context)
+    known = plan.recipe.card.over(read_card(opened.dense.checkpoint.directory))
+    texts = {output / RECIPE: plan.recipe.to_yaml()}
+    for artifact in plan.artifacts:
+        texts[artifact.directory / RECIPE] = plan.recipe.to_yaml(artifact.budget)
+    directories = {path.parent for path in texts}
+    for model in models:
+        directory = Path(model.directory)
+        own_report = without_paths(only(report, model), directory)
+        texts |= render_reports(own_report, directory)
+        texts[directory / CARD] = render_card(own_report, model.name, known)
+    report = without_paths(report, output)
+    if len(models) > 1:
+        texts |= render_reports(report, output)
+    hashes = {n: digest for n, digest in steps.files.items() if STATE not in Path(n).parts}
+
+    def write(texts: Mapping[Path, str]) -> None:
+        written = write_outputs(output, steps.state, texts)
+        hashes.update({x.relative_to(output).as_posix(): sha256 for x, sha256 in written.items()})
+
+    write(texts)
+    facts_of_run = provenance(report, plan)
+    dense = steps.state / DENSE
+    # Its graphs can be opened as an artifact, too.
+    write_manifest(dense, facts_of_run, steps.files_below(dense))
+    # What holds the artifacts comes last: its manifest lists theirs.
+    for directory in sorted(directories, reverse=True):
+        below = directory.relative_to(output)
+        own_hashes = {
+            Path(name).relative_to(below).as_posix(): digest
+            for name, digest in hashes.items()
+            if Path(name).is_relative_to(below)
+        }
+        manifest = manifest_of(directory, facts_of_run, own_hashes)
+        write({directory / MANIFEST: f"{json.dumps(manifest, ensure_ascii=False, indent=1)}\n"})
+
+
+def provenance(report: Report, plan: Plan) -> dict[str, Any]:
+    """What manifests say of the run beside its files."""
+    return {
+        "tool": f"compress {__version__}",
+        "created": report.created,
+        "command": report.command,
+        "seed": report.seed,
+        "precisions": list(plan.precisions),
+        "calibration": report.calibration and report.calibration.model_dump(),
+        "versions": report.versions,
+        "hardware": report.hardware,
+    }
