@@ -128,8 +128,7 @@ def _builds(facts: Inspection) -> list[str]:
     """Precisions and engines that are worth measuring on this machine."""
     from importlib.util import find_spec
 
-    from compressor.export.engine_names import ONNXRUNTIME
-    from compressor.runtime.engines import ENGINES, engine_class
+    from compressor.runtime.engines import ENGINES, ONNXRUNTIME, engine_class
     from compressor.throughput.hardware import describe
 
     machine = describe()
