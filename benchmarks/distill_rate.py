@@ -24,6 +24,7 @@ import torch
 from benchmarks.pages import arguments, markdown_table, write_json
 from compressor import example
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.languages import direction
 from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
@@ -87,7 +88,8 @@ def _problem(
         for unit in range(round(KEPT * layer.units), layer.units)
     )
     task = text.task
-    examples = encode(task.read_rows(example.calibration()), checkpoint, task)
+    rows = task.read_rows(example.calibration(), languages=direction(checkpoint.tokenizer))
+    examples = encode(rows, checkpoint, task)
     job = RecoveryJob(
         dense=dense, pruned=prune(dense, layers, mask), mask=mask, layers=layers, task=task,
         examples=examples, device=device, text=text,

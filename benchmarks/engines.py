@@ -167,6 +167,7 @@ def main() -> None:
     args = parser.parse_args()
     first = read_artifact(args.artifacts[0])
     task, name = TASKS[first.task], f"engines-{first.task}"
+    known: dict[str, Any] = {"labels": first.labels, "languages": first.direction}
     runtimes: dict[Key, Runtime] = {
         (directory.name, build.engine, build.precision): task.open(
             directory, engine=build.engine, precision=build.precision, threads=args.threads
@@ -176,12 +177,12 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as work:
         if args.nncf:
-            sample = task.read_rows(args.nncf, labels=first.labels, limit=300)
+            sample = task.read_rows(args.nncf, **known, limit=300)
             for directory in args.artifacts:
                 runtimes[directory.name, "openvino", "int8 (NNCF)"] = open_nncf(
                     directory, task, args.threads, sample, Path(work)
                 )
-        texts = task.read_rows(args.rows, labels=first.labels)
+        texts = task.read_rows(args.rows, **known)
         rows = timed(runtimes, args.artifacts[0].name, texts)
     hardware, count = describe(), f"{args.threads} thread{'s' if args.threads > 1 else ''}"
     title = f"{hardware['cpu']}, {hardware.get('instructions', '')}, {count}, cpu"

@@ -44,6 +44,7 @@ LARGE_ROWS = 32  # one batch
 BATCH = """
 import sys
 from compressor.model.checkpoint import open_checkpoint
+from compressor.model.languages import direction
 from compressor.tasks import TASKS
 from compressor.throughput.memory import host_peak_mib
 
@@ -51,7 +52,8 @@ checkpoint = open_checkpoint(sys.argv[1])
 model, name = checkpoint.model.requires_grad_(False), checkpoint.task
 task = TASKS[name]
 labels = task.label_names(model.config)
-rows = TASKS[name].read_rows(sys.argv[2], labels=labels, limit=int(sys.argv[3]), minimum=1)
+known = {"labels": labels, "languages": direction(checkpoint.tokenizer)}
+rows = TASKS[name].read_rows(sys.argv[2], **known, limit=int(sys.argv[3]), minimum=1)
 examples = task.encode(rows, checkpoint.tokenizer, model.config.max_position_embeddings)
 batches = task.batches(examples, model)
 batch = max(batches, key=lambda batch: batch.inputs()["input_ids"].numel())

@@ -59,7 +59,7 @@ class Model:
             Subject("half", output, mask.counts()),
         ]
         task = architecture(self.config["model_type"]).task
-        self.rows = TASKS[task].read_rows(rows, minimum=2)
+        self.rows = TASKS[task].read_rows(rows, languages=("en", "de"), minimum=2)
 
     def measure(self, args: argparse.Namespace, **settings: Any) -> list[dict[str, Any]]:
         found = benchmark(

@@ -219,6 +219,7 @@ class Source(ResultModel):
     files: list[str]
     rows: Whole
     sha256: str
+    read: str = ""  # columns, quotation marks and labels, as `Rows.read`
 
 
 class LayerCost(ResultModel):

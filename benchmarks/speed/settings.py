@@ -92,7 +92,9 @@ def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
         precision=["fp32", other], bench=False, device=args.device,
         **found["budget"], **found["recipe"],
     )  # fmt: skip
-    rows = TASKS[found["task"]].read_rows(found["test"], limit=found.get("test_rows"), minimum=2)
+    rows = TASKS[found["task"]].read_rows(
+        found["test"], languages=("en", "de"), limit=found.get("test_rows"), minimum=2
+    )
     text, restricted = found.get("target_text"), None
     if text:
         restricted = work / f"target-text-{sha256_of(Path(text))[:12]}"

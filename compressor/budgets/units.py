@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from compressor.errors import UsageError, did_you_mean
-from compressor.model.sublayers import UNITS_OF, Mask, Scores, Units, kind_of, stack_of, units_of
+from compressor.model.sublayers import (
+    UNITS_OF,
+    Mask,
+    Scores,
+    Units,
+    kind_of,
+    layer_of,
+    stack_of,
+    units_of,
+)
 
 HEADS: Units = "heads"
 NEURONS: Units = "neurons"
@@ -202,26 +211,50 @@ def latest_scores(old: Scores, new: Scores, mask: Mask) -> Scores:
 
 @dataclass(frozen=True)
 class UnitCosts:
-    """Multiply-adds over the rows, everything counted."""
+    """Multiply-adds over the rows, everything counted.
 
-    dense: float  # of the whole dense model
-    units: Mapping[str, float]  # kind of sublayer -> of one of its units
-    tokens: int = 0  # how many a translator's dense decoder scores; 0 for a classifier
-    token: float = 0.0  # of one of them
+    Args:
+        dense: of the whole dense model.
+        units: kind of sublayer -> of one of its units.
+        tokens: how many a translator's dense decoder scores; 0 for a classifier.
+        token: of one of them.
+        units_of_one_token: kind -> of one of its units in the last layer, where that computes one
+            token alone; empty where it computes all.
+    """
 
-    def of(self, group: Group) -> float:
-        """Multiply-adds of the units of a group."""
-        return sum(self.units[kind_of(name)] for name, _ in group.units)
+    dense: float
+    units: Mapping[str, float]
+    tokens: int = 0
+    token: float = 0.0
+    units_of_one_token: Mapping[str, float] = field(default_factory=dict)
+
+    def per_unit(self, mask: Mask) -> dict[str, float]:
+        """Multiply-adds of one unit of each sublayer, of the model that skips what a mask drops."""
+        last = max(
+            (layer for layer in mask.layers() if layer not in mask.dropped),
+            key=lambda layer: int(layer.rpartition(".")[2]),
+            default="",
+        )
+        of_last = self.units_of_one_token or self.units
+        return {
+            name: (of_last if layer_of(name) == last else self.units)[kind_of(name)]
+            for name in mask.keep
+        }
 
     def share(self, mask: Mask, tokens: int | None = None) -> float:
         """What a mask leaves of them; `tokens` are the pruned model's, None for as many."""
         saved = 0.0 if tokens is None else self.token * (self.tokens - tokens)
         counts = mask.counts()
+        dense, left = self.per_unit(Mask(mask.keep)), self.per_unit(mask)
         saved += sum(
-            self.units[kind_of(name)] * (total - counts[name])
-            for name, total in mask.totals().items()
+            dense[name] * total - left[name] * counts[name] for name, total in mask.totals().items()
         )
         return 1 - saved / self.dense
+
+
+def cost_of(group: Group, per_unit: Mapping[str, float]) -> float:
+    """Multiply-adds of the units of a group, from those of one unit of each sublayer."""
+    return sum(per_unit[name] for name, _ in group.units)
 
 
 class PathCut(NamedTuple):
@@ -246,10 +279,10 @@ class RemovalPath:
     @cached_property
     def shares(self) -> list[float]:
         """The share of the multiply-adds that each mask leaves."""
-        shares = [self.costs.share(self.start)]
+        shares, per_unit = [self.costs.share(self.start)], self.costs.per_unit(self.start)
         # From each mask to the next, without a sum over all sublayers for every one.
         for group in self.groups:
-            shares.append(shares[-1] - self.costs.of(group) / self.costs.dense)
+            shares.append(shares[-1] - cost_of(group, per_unit) / self.costs.dense)
         return shares
 
     def mask(self, position: int) -> Mask:
@@ -283,11 +316,11 @@ def removal_path(
     As errors within a sublayer only rise, every mask has the least summed error for its cost.
     For `even` see `removal_groups`.
     """
-    ranked = []
+    ranked, per_unit = [], costs.per_unit(mask)
     for position, groups in enumerate(removal_groups(scores, mask, floors, multiples, even)):
         # Both per unit: a group's score is the mean of its units. Where attentions that lose heads
         # together had different numbers of them, a later group may be cheaper than one before it.
-        errors = accumulate((x.score / (costs.of(x) / len(x.units)) for x in groups), max)
+        errors = accumulate((x.score / (cost_of(x, per_unit) / len(x.units)) for x in groups), max)
         for number, (error, group) in enumerate(zip(errors, groups, strict=True)):
             ranked.append((error, position, number, group))
     # Equal errors go by position, and a sublayer's own groups stay in their order.

@@ -110,7 +110,7 @@ def export(request: ExportRequest, output: o.Output) -> int:
     """
     from compressor.pipeline.run import export_checkpoint
 
-    checks = export_checkpoint(request, output)
+    checks = export_checkpoint(request, output, console)
     lines = [f"wrote {output / 'onnx' if request.layout == 'compress' else output}"]
     lines += [
         f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.1e}); {c.detail}"

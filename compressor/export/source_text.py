@@ -1,32 +1,39 @@
 """An encoder with a smaller vocabulary: the tokens of texts like the user's, and short tokens.
 
-Texts whose tokens are all kept get the same tokens and the same output. Others are split into
-shorter tokens, down to single characters or bytes.
+Texts whose tokens are all kept get the same tokens and the same output, also behind each of the
+model's prompts. Others are split into shorter tokens, down to single characters or bytes.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from tokenizers import Tokenizer
 from torch import nn
 
 from compressor.errors import InputError, VerificationError
+from compressor.export.verify import EXPORT_TOLERANCE, relative_difference
 from compressor.export.vocabulary import CHUNK, is_short
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.modes import quiet_transformers, shared_copy
-from compressor.model.stored_tokenizer import open_tokenizer
-from compressor.model.tokenizer import save_tokenizer
+from compressor.model.stored_tokenizer import open_tokenizer, remember_limits
+from compressor.model.tokenizer import prompts_of, save_tokenizer
 from compressor.runtime.batching import in_chunks
 from compressor.runtime.token_classifier import words_of
 from compressor.tasks import TASKS
+from compressor.tasks.batching import encode_texts
 from compressor.tasks.texts import TextFile
 
+_ANSWERED = 32  # texts whose answers are compared, or one behind each of more prompts
 KINDS = ("WordPiece", "Unigram", "BPE")
 Merges = dict[tuple[str, str], tuple[int, str]]
 
@@ -34,13 +41,15 @@ Merges = dict[tuple[str, str], tuple[int, str]]
 def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
     """Cut an encoder's checkpoint to the tokens of a text; it shares all other weights.
 
+    Tokens that an input has whatever its text says are kept: those of prompts, special ones …
+
     Args:
         checkpoint: of an encoder.
         file: texts like those that the model will read.
 
     Raises:
         InputError: the tokenizer cannot be reduced, or the file cannot be read.
-        VerificationError: the smaller tokenizer splits a text of the file differently.
+        VerificationError: texts of the file have other tokens, or other answers, than before.
     """
     tokenizer = checkpoint.tokenizer
     kind = _model(tokenizer)["type"] if tokenizer.is_fast else type(tokenizer).__name__
@@ -51,13 +60,15 @@ def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
             id="tokenizer-cannot-be-cut",
         )
     words = TASKS[checkpoint.task].reads_words
-    chunks = (_ids(tokenizer, texts, words) for texts in in_chunks(file.each(), CHUNK))
+    prompts = prompts_of(tokenizer)
+    chunks = (_ids(tokenizer, texts, words=words) for texts in _served(file, prompts))
     seen = {i for rows in chunks for ids in rows for i in ids}
+    seen |= {i for ids in _ids(tokenizer, prompts) for i in ids}
     kept = sorted(seen | _always_kept(checkpoint) | short_tokens(tokenizer, seen))
     smaller = _cut_tokenizer(checkpoint, kept)
-    # The file is read again, since it may be too large to keep.
-    for texts in in_chunks(file.each(), CHUNK):
-        rows = (_ids(x, texts, words) for x in (tokenizer, smaller))
+
+    def require_same_ids(*texts: list[str], words: bool = False) -> None:
+        rows = (_ids(x, *texts, words=words) for x in (tokenizer, smaller))
         for ids, new_ids in zip(*rows, strict=True):
             if ids != [kept[i] for i in new_ids]:
                 raise VerificationError(
@@ -65,7 +76,46 @@ def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
                     "differently; please report this with the checkpoint's name",
                     id="tokenizer-encodes-differently",
                 )
-    return replace(checkpoint, model=_cut_model(checkpoint.model, kept), tokenizer=smaller)
+
+    # The file is read again, since it may be too large to keep.
+    for texts in _served(file, prompts):
+        require_same_ids(texts, words=words)
+    some = list(islice(file.each(), max(1, _ANSWERED // len(prompts))))
+    require_same_ids(some, some[::-1])  # as pairs
+    cut = replace(checkpoint, model=_cut_model(checkpoint.model, kept), tokenizer=smaller)
+    require_same_answers(checkpoint, cut, [f"{prompt}{x}" for prompt in prompts for x in some])
+    return cut
+
+
+def _served(file: TextFile, prompts: Sequence[str]) -> Iterator[list[str]]:
+    """Chunks of the texts, behind each prompt: a word may be cut otherwise behind another one."""
+    for texts in in_chunks(file.each(), CHUNK):
+        yield [f"{prompt}{text}" for prompt in prompts for text in texts]
+
+
+@torch.no_grad()
+def require_same_answers(whole: Checkpoint, cut: Checkpoint, texts: Sequence[str]) -> None:
+    """Check that an encoder with fewer tokens answers texts as the whole one; VerificationError."""
+
+    def answers(checkpoint: Checkpoint) -> Iterator[Any]:
+        types = "token_type_ids" in checkpoint.entry.inputs
+        encoded, _ = encode_texts(
+            checkpoint.tokenizer, checkpoint.max_source_tokens, types=types, text=list(texts)
+        )
+        for row in range(len(texts)):  # one by one, without padding
+            inputs = {name: torch.tensor([rows[row]]) for name, rows in encoded.items()}
+            mask = torch.ones_like(inputs["input_ids"])
+            yield checkpoint.model(attention_mask=mask, **inputs).logits.numpy()
+
+    pairs = zip(answers(cut), answers(whole), strict=True)
+    worst = float(np.max([relative_difference(*pair) for pair in pairs]))
+    if not worst <= EXPORT_TOLERANCE:  # NaN raises, too
+        raise VerificationError(
+            f"with the tokens of --source-text alone {whole.name} answers {worst:.2e} off (of the "
+            f"largest logit, tolerance {EXPORT_TOLERANCE:.0e}) to one of those texts; please "
+            "report this with the checkpoint's name",
+            id="cut-vocabulary-differs",
+        )
 
 
 def embedding_rows(model: Any) -> tuple[int, int]:
@@ -74,10 +124,12 @@ def embedding_rows(model: Any) -> tuple[int, int]:
     return len(table), 4 * table.numel()
 
 
-def _ids(tokenizer: Any, texts: list[str], words: bool) -> list[list[int]]:
+def _ids(
+    tokenizer: Any, texts: list[str], pairs: list[str] | None = None, *, words: bool = False
+) -> list[list[int]]:
     """Token ids of texts; with `words` also as they are where the words are read one by one."""
     options = {"return_attention_mask": False, "verbose": False}
-    ids = list(tokenizer(texts, **options)["input_ids"])
+    ids = list(tokenizer(texts, pairs, **options)["input_ids"])
     if words:
         sentences = [words_of(text) for text in texts]
         ids += tokenizer(sentences, is_split_into_words=True, **options)["input_ids"]
@@ -85,11 +137,23 @@ def _ids(tokenizer: Any, texts: list[str], words: bool) -> list[list[int]]:
 
 
 def _always_kept(checkpoint: Checkpoint) -> set[int]:
-    """Ids of special, added and configured tokens, and those up to padding's for positions."""
+    """Ids of tokens that texts need not contain.
+
+    Special, added and configured ones, what the post-processor puts around a text or a pair, and
+    those up to padding's for positions.
+    """
     config: Any = checkpoint.model.config
-    ids = {*checkpoint.tokenizer.all_special_ids, *checkpoint.tokenizer.added_tokens_decoder}
+    tokenizer: Any = checkpoint.tokenizer
+    ids = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+
+    def keep(token: int) -> int:
+        ids.add(token)
+        return token
+
+    _, padding = tokenizer.stored_limits
+    _change_inserted(_state(tokenizer) | {"padding": padding}, keep)
     ids |= {value for value in _token_settings(config).values() if type(value) is int}
-    ids &= set(checkpoint.tokenizer.get_vocab().values())  # configurations name others by default
+    ids &= set(tokenizer.get_vocab().values())  # configurations name others by default
     if checkpoint.entry.positions_after_padding:
         ids |= {*range(config.pad_token_id + 1)}  # so that its id does not change
     return ids
@@ -127,10 +191,15 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
         cut_file(path, kept)
         for other in {*directory.iterdir()} - {path, directory / "tokenizer_config.json"}:
             other.unlink()  # a vocabulary in another form, with all tokens
-        smaller = open_tokenizer(directory)
-    smaller.model_max_length = tokenizer.model_max_length
+        # A copy, not what is opened: that would lack what was set after opening, and is in no file
+        # or in one that the class does not read (lower-casing, prompts, lengths, sides).
+        smaller = copy.deepcopy(tokenizer)
+        smaller._tokenizer = Tokenizer.from_file(str(path))
+        smaller._tokenizer.encode_special_tokens = tokenizer.split_special_tokens
+        remember_limits(smaller)
+        opened = open_tokenizer(directory)
     wanted = dict(zip(tokenizer.convert_ids_to_tokens(kept), range(len(kept)), strict=True))
-    if smaller.get_vocab() != wanted:
+    if not smaller.get_vocab() == opened.get_vocab() == wanted:
         raise InputError(
             f"the tokenizer of {checkpoint.name} ({type(tokenizer).__name__}) cannot be loaded "
             "with fewer tokens; leave --source-text out",
@@ -164,19 +233,24 @@ def cut_file(path: Path, kept: Sequence[int]) -> None:
         ]
     for token in data["added_tokens"]:
         token["id"] = numbers[token["id"]]
+    _change_inserted(data, numbers.__getitem__)
+    path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
+
+
+def _change_inserted(data: dict[str, Any], change: Callable[[int], int]) -> None:
+    """Change the ids that a `tokenizer.json` inserts beside a text's own, in place."""
     if data["padding"] is not None:
-        data["padding"]["pad_id"] = numbers[data["padding"]["pad_id"]]
+        data["padding"]["pad_id"] = change(data["padding"]["pad_id"])
     processors = [data["post_processor"] or {"type": None}]
-    for processor in processors:  # which insert tokens; it grows by inner ones
+    for processor in processors:  # it grows by inner ones
         processors += processor.get("processors", ())
         if processor["type"] == "TemplateProcessing":
             for token in processor["special_tokens"].values():
-                token["ids"] = [numbers[i] for i in token["ids"]]
+                token["ids"] = [change(i) for i in token["ids"]]
         elif processor["type"] in ("BertProcessing", "RobertaProcessing"):
             for name in ("sep", "cls"):
                 token, i = processor[name]
-                processor[name] = [token, numbers[i]]
-    path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
+                processor[name] = [token, change(i)]
 
 
 def short_tokens(tokenizer: Any, seen: Collection[int]) -> set[int]:
@@ -209,8 +283,12 @@ def short_tokens(tokenizer: Any, seen: Collection[int]) -> set[int]:
     return kept
 
 
+def _state(tokenizer: Any) -> Any:
+    return json.loads(tokenizer.backend_tokenizer.to_str())
+
+
 def _model(tokenizer: Any) -> Any:
-    return json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    return _state(tokenizer)["model"]
 
 
 def _merges(model: dict[str, Any]) -> Merges:

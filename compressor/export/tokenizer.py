@@ -151,10 +151,12 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
         ]
     )
     built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
-    languages = sorted(tokenizer.lang_token_to_id, key=tokenizer.lang_token_to_id.__getitem__)
-    # Added first, so that the library gives them the next free ids, as M2M100 does.
-    built.add_special_tokens([AddedToken(x, normalized=False) for x in languages])
-    _add_tokens(built, tokenizer.added_tokens_decoder)
+    # In the order of their ids, since the library gives an added token the next one that is free.
+    ids = tokenizer.lang_token_to_id
+    languages = {ids[x]: AddedToken(x, normalized=False, special=True) for x in ids}
+    _add_tokens(built, languages | tokenizer.added_tokens_decoder)
+    if any(built.token_to_id(x.content) != i for i, x in tokenizer.added_tokens_decoder.items()):
+        raise _Unsupported("the ids of vocab.json and of added tokens have gaps")
     eos = tokenizer.eos_token
     source = tokenizer.get_lang_token(tokenizer.src_lang)
     built.post_processor = processors.TemplateProcessing(

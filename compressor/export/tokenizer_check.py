@@ -20,7 +20,7 @@ from compressor.model.difficult_texts import difficult_texts, evenly_spread
 from compressor.model.languages import source_prefix
 from compressor.model.modes import quiet_transformers
 from compressor.model.stored_tokenizer import open_tokenizer
-from compressor.model.tokenizer import target_ids
+from compressor.model.tokenizer import prompts_of, reopened, target_ids
 from compressor.runtime.batching import in_chunks
 from compressor.runtime.text import Encoded, TextTokenizer
 
@@ -61,6 +61,11 @@ class TokenizerProbe:
     def check_file(self, path: Path) -> None:
         """Compare the runtime's tokenizer in a file."""
         written = TextTokenizer(path)
+        some = evenly_spread(self.texts, MOST_CUT)
+        for prompt in prompts_of(self.tokenizer):
+            written.prefix = prompt
+            wanted = _encode(self.tokenizer, [prompt + text for text in some])
+            self._require_rows(some, wanted, written.encode(some), str(path))
         written.prefix = source_prefix(self.tokenizer)
 
         def encode(texts: list[str], pairs: list[str] | None, most: int | None) -> list[Encoded]:
@@ -75,11 +80,11 @@ class TokenizerProbe:
         for_targets = opened
         if opened is None:
             # The class that transformers opens may know no other language than that of sources.
-            for_targets = open_tokenizer(directory, writes=self.writes)
+            saved = open_tokenizer(directory, writes=self.writes)
+            for_targets = reopened(self.tokenizer, saved)
             with quiet_transformers():
-                opened = transformers.AutoTokenizer.from_pretrained(
-                    directory, local_files_only=True
-                )
+                plain = transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
+            opened = reopened(self.tokenizer, plain)
         for name in ("pad_token_id", "eos_token_id", "model_max_length", "truncation_side"):
             want, got = getattr(self.tokenizer, name), getattr(opened, name)
             if want != got:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -163,13 +164,19 @@ class TranslatorGraphs(TaskGraphs):
         rows = 0
         if settings.num_beams == 1:
             return []
+        # Without padding, behind which M2M100 in PyTorch counts positions otherwise with a cache: a
+        # model with random weights may generate it, and go on.
+        pad = {artifact.pad_token_id}.difference(settings.eos_token_id)
+        settings = replace(settings, suppress_tokens=sorted({*settings.suppress_tokens, *pad}))
         for batch in batches:
             inputs = {name: batch[name][:_SEARCHED] for name in ("input_ids", "attention_mask")}
             most = _most_steps(settings, inputs["input_ids"])
-            found = runtime.generate({n: x.numpy() for n, x in inputs.items()}, max_new_tokens=most)
+            chosen = runtime.tokens.settings(settings).with_options(None, most)
+            found = runtime.search({name: x.numpy() for name, x in inputs.items()}, chosen)
+            options = {"max_new_tokens": most, "suppress_tokens": settings.suppress_tokens}
 
-            def search(inputs: Inputs = inputs, most: int = most) -> list[list[int]]:
-                answers = vocabulary.searched(model, inputs, tokens, max_new_tokens=most)
+            def search(inputs: Inputs = inputs, options: Any = options) -> list[list[int]]:
+                answers = vocabulary.searched(model, inputs, tokens, **options)
                 return [_answer_in(row[1:], artifact) for row in answers]
 
             verify.require_searched(model, search, [_answer_in(row, artifact) for row in found])

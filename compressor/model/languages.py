@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
@@ -10,6 +11,9 @@ from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.model.architecture import Architecture
 
 PREFIX = "source_prefix"
+# Tokenizers that know languages by a list of their class, and cannot be opened with another one as
+# `src_lang`, though they translate from it. Its code is then stored under a name of our own.
+_CLOSED, _SOURCE = ("MBart50Tokenizer", "M2M100Tokenizer"), "source_language"
 
 
 def source_prefix(tokenizer: Any) -> str:
@@ -23,20 +27,93 @@ def set_prefix(tokenizer: Any, prefix: str) -> None:
 
 
 def languages(tokenizer: Any) -> dict[str, int]:
-    """Code of each language that a tokenizer knows -> its token; empty where it knows none."""
-    if not hasattr(tokenizer, "src_lang") or not hasattr(tokenizer, "set_src_lang_special_tokens"):
+    """Code of each language that a tokenizer knows -> its token; empty where it knows none.
+
+    Those that its class lists, and added tokens without another role: special ones (all of NLLB's,
+    and what fine-tuning added), others that are spelled like a known code, and the codes in use.
+    """
+    if not _has_languages(tokenizer):
         return {}
-    known = getattr(tokenizer, "lang_code_to_id", None)
-    if known is None:  # NLLB: its codes are its further special tokens
-        tokens = map(str, tokenizer._extra_special_tokens)
-        known = {token: tokenizer.convert_tokens_to_ids(token) for token in tokens}
-    return {code: int(i) for code, i in known.items() if i not in (None, tokenizer.unk_token_id)}
+    listed: dict[str, int] = getattr(tokenizer, "lang_code_to_id", {})
+    known = {code: int(i) for code, i in listed.items() if i not in (None, tokenizer.unk_token_id)}
+    added = _added_codes(tokenizer)
+    special = {code for code, i in added.items() if tokenizer.added_tokens_decoder[i].special}
+    spelled = set(map(_spelling, {*known, *special}))
+    in_use = {tokenizer.src_lang, tokenizer.tgt_lang}
+    for code, i in added.items():
+        if code in special or code in in_use or _spelling(code) in spelled:
+            known.setdefault(code, i)
+    return known
+
+
+def _has_languages(tokenizer: Any) -> bool:
+    return hasattr(tokenizer, "src_lang") and hasattr(tokenizer, "set_src_lang_special_tokens")
+
+
+def _added_codes(tokenizer: Any) -> dict[str, int]:
+    """What each added token without another role is called as a language -> its number."""
+    roles = {str(getattr(tokenizer, name)) for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
+    tokens = {x.content: i for i, x in tokenizer.added_tokens_decoder.items()}
+    tokens = {token: i for token, i in tokens.items() if token not in roles}
+    if not hasattr(tokenizer, "lang_code_to_token"):
+        return tokens
+    # M2M100 calls the language of `__de__` de.
+    codes = {token: re.fullmatch("__(.+)__", token) for token in tokens}
+    return {code[1]: tokens[token] for token, code in codes.items() if code is not None}
+
+
+def _spelling(code: str) -> str:
+    """`eng_Latn` -> `a_Aa`: two codes of one kind have the same."""
+    return re.sub("[A-Z]+", "A", re.sub("[a-z]+", "a", code))
+
+
+def open_languages(tokenizer: Any) -> None:
+    """Make an opened tokenizer know all of its languages, and its stored source, in place.
+
+    Raises ValueError where two languages have one token.
+    """
+    if not _has_languages(tokenizer):
+        return
+    known = languages(tokenizer)
+    if hasattr(tokenizer, "lang_code_to_token"):
+        # M2M100's languages are no words of a text. The hub's files make them special tokens; a
+        # tokenizer that transformers 5 makes and saves does not.
+        if len({*known.values()}) < len(known):
+            numbers = list(known.values())
+            twice = [code for code, i in known.items() if numbers.count(i) > 1]
+            raise ValueError(f"its languages {' and '.join(twice)} have one token")
+        ids = tokenizer.lang_token_to_id
+        if not ids.keys() <= set(tokenizer.all_special_tokens):
+            tokens = sorted(ids, key=ids.__getitem__)
+            more = {"extra_special_tokens": tokens}
+            tokenizer.add_special_tokens(more, replace_extra_special_tokens=False)
+        # Its class reads and writes the languages of its list alone.
+        for code, i in known.items():
+            if tokenizer.lang_code_to_token.setdefault(code, f"__{code}__") not in ids:
+                ids[f"__{code}__"] = i
+    source = tokenizer.init_kwargs.get(_SOURCE)
+    if source is not None:
+        if source not in _added_codes(tokenizer):
+            raise ValueError(f"{_SOURCE} is {source}, which is none of its languages")
+        tokenizer.src_lang = source
 
 
 def text_codes(tokenizer: Any) -> dict[str, str]:
     """`fra` and `>>fra<<` -> `>>fra<<`, with which sources of multilingual Marian models begin."""
     listed = getattr(tokenizer, "supported_language_codes", ())
     return {name: code for code in listed for name in (code, code[2:-2])}
+
+
+def direction(tokenizer: Any) -> tuple[str | None, str | None]:
+    """Codes of the languages that a translator translates from and into, as far as it says so."""
+    if languages(tokenizer):
+        return tokenizer.src_lang, tokenizer.tgt_lang
+    source, target = (getattr(tokenizer, x, None) for x in ("source_lang", "target_lang"))
+    codes = text_codes(tokenizer)
+    if len(set(codes.values())) > 1:  # the code before a source says the target
+        said = re.match(">>(.+?)<<", source_prefix(tokenizer))
+        target = said and said[1]
+    return source, target
 
 
 def starts_with_language(tokenizer: Any, entry: Architecture) -> bool:
@@ -55,6 +132,9 @@ def description(tokenizer: Any, entry: Architecture) -> dict[str, Any]:
     """Entries of `graphs.json` for the runtime."""
     known, prefix = languages(tokenizer), source_prefix(tokenizer)
     entries: dict[str, Any] = {"source_prefix": prefix} if prefix else {}
+    if not known:
+        sides = zip(("source_language", "target_language"), direction(tokenizer), strict=True)
+        entries |= {name: code for name, code in sides if code is not None}
     if known:
         entries["languages"] = {
             "codes": known,
@@ -87,6 +167,8 @@ def set_languages(
         UsageError: the model has no languages, or not that one.
     """
     known, codes = languages(tokenizer), text_codes(tokenizer)
+    if known:  # whoever names another added token as a language means that
+        known = _added_codes(tokenizer) | known
     if target is not None and codes:
         _require_language("--target-language", target, codes, where)
         return set_prefix(tokenizer, f"{codes[target]} ")
@@ -98,10 +180,20 @@ def set_languages(
             _require_language(flag, code, known, where)
             setattr(tokenizer, name, code)
             tokenizer.init_kwargs[name] = code
+    _store_source(tokenizer)
     if target is not None:
         setattr(model.generation_config, _setting(tokenizer, entry), known[target])
         if starts_with_language(tokenizer, entry):
             model.config.decoder_start_token_id = known[target]
+
+
+def _store_source(tokenizer: Any) -> None:
+    """Have the source language saved under the name with which the tokenizer can be opened."""
+    settings = tokenizer.init_kwargs
+    settings.pop(_SOURCE, None)
+    if type(tokenizer).__name__ in _CLOSED and tokenizer.src_lang not in tokenizer.lang_code_to_id:
+        settings[_SOURCE] = tokenizer.src_lang
+        settings.pop("src_lang", None)  # else it is saved as the attribute is
 
 
 def _require_language(flag: str, code: str, known: Collection[str], where: str) -> None:
@@ -124,7 +216,7 @@ def require_said(model: Any, tokenizer: Any, entry: Architecture, where: str) ->
     known = languages(tokenizer)
     if not known:
         return _require_prefix(model.config, tokenizer, where)
-    names = {token: code for code, token in known.items()}
+    names = {token: code for code, token in (_added_codes(tokenizer) | known).items()}
     setting = _setting(tokenizer, entry)
     forced = names.get(getattr(model.generation_config, setting))
     target = tokenizer.tgt_lang

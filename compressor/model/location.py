@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import safe_open
 from torch import nn
 
@@ -66,9 +68,6 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
         return path
     if path.exists() or model.count("/") > 1 or model.startswith((".", "/", "~")):
         raise InputError(f"there is no directory {model}; check --model", id="checkpoint-missing")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
     files = [*_HUB_FILES, manifest.CARD, *([_PICKLES] if allow_pickle else [])]
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=files))

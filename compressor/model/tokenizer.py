@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, normalizers, processors
 
 from compressor.errors import CompressWarning, InputError
 from compressor.model.architecture import LEAST_TOKENS, decoder_tokens
-from compressor.model.languages import languages
+from compressor.model.languages import languages, open_languages, source_prefix
 from compressor.model.modes import quiet_transformers
 from compressor.model.reading import first_line, malformed
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
@@ -50,12 +50,7 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
     try:
         with quiet_transformers(), panics_raised():
             tokenizer = open_tokenizer(directory, trust_remote_code, writes)
-            # M2M100's languages are no words of a text. The hub's files make them special tokens; a
-            # tokenizer that transformers 5 makes and saves does not.
-            ids = getattr(tokenizer, "lang_token_to_id", {})
-            if not ids.keys() <= set(tokenizer.all_special_tokens):
-                tokens = sorted(ids, key=ids.__getitem__)
-                tokenizer.add_special_tokens({"extra_special_tokens": tokens})
+            open_languages(tokenizer)
             vocabulary = tokenizer.get_vocab()
             if not all(type(token) is int and token >= 0 for token in vocabulary.values()):
                 raise ValueError("a token has no number")
@@ -213,7 +208,7 @@ def follow_sentence_settings(
 ) -> None:
     """Make a tokenizer cut and lower-case texts as sentence-transformers does, in place."""
     settings = settings or SentenceSettings()
-    tokenizer.sentence_settings = settings  # which is not saved
+    tokenizer.sentence_settings, tokenizer.sentence_config = settings, config  # are not saved
     # Of both lengths that files may give the package takes its own, even a larger one, and the
     # number of positions where it has none, also for models whose positions are relative.
     lengths = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", None))
@@ -239,14 +234,38 @@ def follow_sentence_settings(
         backend.post_processor = _without_types(backend)
 
 
+def reopened(tokenizer: Any, opened: Any) -> Any:
+    """Set on an opened tokenizer, in place, what is set on the one that was saved.
+
+    Args:
+        tokenizer: that was saved.
+        opened: what its files were opened to.
+
+    Returns:
+        The opened tokenizer.
+    """
+    open_languages(opened)
+    if hasattr(tokenizer, "sentence_settings"):
+        follow_sentence_settings(opened, tokenizer.sentence_config, tokenizer.sentence_settings)
+    return opened
+
+
 def sentence_settings_of(tokenizer: Any) -> SentenceSettings:
     """The settings that a tokenizer follows; those without effect if it follows none."""
     return getattr(tokenizer, "sentence_settings", SentenceSettings())
 
 
+def prompts_of(tokenizer: Any) -> list[str]:
+    """What texts may begin with when they are read: first nothing, then the model's prompts."""
+    settings = sentence_settings_of(tokenizer)
+    known = (source_prefix(tokenizer), settings.default_prompt, *settings.prompts.values())
+    return list(dict.fromkeys(["", *known]))
+
+
 def uncut_copy(tokenizer: Any) -> Tokenizer:
     """A copy of a fast tokenizer's part in Rust, which neither cuts nor pads."""
     copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    copy.encode_special_tokens = tokenizer.split_special_tokens  # which the string does not say
     # Where transformers does not hand token types to the model, that takes 0 for all.
     if "token_type_ids" not in tokenizer.model_input_names:
         copy.post_processor = _without_types(copy)

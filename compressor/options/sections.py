@@ -15,6 +15,7 @@ from compressor.options.declare import Options, option, split_commas
 from compressor.report.card_facts import CardFacts
 from compressor.report.rule import Inconclusive
 from compressor.tasks import TASKS
+from compressor.tasks.rows import Direction, Reading
 
 TASK = option(
     None,
@@ -69,32 +70,54 @@ class Columns(Options):
     panel: ClassVar[str] = "Data"
 
     source_column: str | None = option(
-        None, help="Text to translate or to summarize; default: source, or the first column."
+        None,
+        help="Text to translate or to summarize; default: by a usual name, such as source or "
+        "article, or the model's language.",
     )
     target_column: str | None = option(
-        None, help="Reference translation or summary; default: target, or the second column."
+        None,
+        help="Reference translation or summary; default: by a usual name, such as target or "
+        "summary, or the model's language.",
     )
     text_column: str | None = option(
         None,
-        help="Text, or first text of pairs: default: text (sentence1; reranking: query), or the "
-        "first; tokens in JSONL: default: tokens.",
+        help="Text, or first text of pairs; given alone, texts are single. Default: by a usual "
+        "name, such as text, sentence1 or query; of tokens in JSONL: tokens.",
     )
     text_pair_column: str | None = option(
         None,
-        help="Second text of pairs: default: none for classification, sentence2 (reranking: text).",
+        help="Second text of pairs; default: by a usual name, such as sentence2 or hypothesis.",
     )
     label_column: str | None = option(
         None,
-        help="Label, score or relevance: default: label (score), or the second; tags of tokens in "
-        "JSONL: default: tags.",
+        help="Label, score or relevance; default: by a usual name, such as label or score; tags of "
+        "tokens in JSONL: tags.",
     )
     header: bool = option(
         True, help="The first line of a table names its columns. --no-header: they are 1, 2, ..."
     )
+    quoted: bool | None = option(
+        None,
+        help="Quotation marks quote the cells of .tsv files, as programs write that write CSV; "
+        "--no-quoted: they are text. Default: as the file shows.",
+    )
 
     def columns(self) -> dict[str, Any]:
-        """The options by name, for `Task.read_rows`."""
+        """Arguments of `RowReader.read_rows`."""
         return {name: getattr(self, name) for name in Columns.model_fields}
+
+    def reading(self, languages: Direction = (None, None)) -> Reading:
+        """How texts without answers are read.
+
+        Args:
+            languages: codes of the languages that a model translates from and into.
+        """
+        named = {
+            name: value
+            for name, value in self.columns().items()
+            if name.endswith("_column") and value is not None
+        }
+        return Reading(named, languages=languages)
 
 
 class CalibrationData(Columns):

@@ -10,6 +10,7 @@ from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
+from compressor.model.languages import direction
 from compressor.options.assemble import assemble
 from compressor.options.declare import Options, declared_by
 from compressor.options.requests import DEFAULT_METHOD, Recipe, ScoreRequest
@@ -186,15 +187,18 @@ def check_options(sections: Iterable[Options | None], task: Task, model: str) ->
 
 
 def texts_to_keep(
-    export: Export, columns: Columns, task: Task, model: str, progress: Progress = SILENT
+    export: Export, columns: Columns, checkpoint: Checkpoint, progress: Progress = SILENT
 ) -> tuple[TextFile | None, TextFile | None]:
     """The texts whose tokens encoders and decoders keep, if given; both checked."""
-    files: list[TextFile | None] = []
+    task, files = TASKS[checkpoint.task], list[TextFile | None]()
+    reading = columns.reading(direction(checkpoint.tokenizer))
     for option, path in ((SOURCE, export.source_text), (TARGET, export.target_text)):
         file = None
         if path is not None:
-            _require_of_task(option, path, task, model)
-            file = texts_of(Path(path), option, task, columns.columns())
+            _require_of_task(option, path, task, checkpoint.name)
+            file = texts_of(Path(path), option, task, reading)
+            if file.said:
+                progress.message(file.said)
             file.count(lambda done: progress.update("lines read", done, None))
         files.append(file)
     source, target = files

@@ -157,11 +157,13 @@ def _open(
     rows = task.read_rows(
         request.data.test,
         labels=first.labels,
+        languages=first.direction,
         minimum=2,
         limit=request.data.test_rows,
         progress=lambda done: progress.update("rows read", done, None),
         **request.data.columns(),
     )
+    progress.message(rows.said)
     # The one device that all builds run on; `auto` is the CPU if an engine runs nowhere else.
     devices = {
         task.engine(name).choose_device(

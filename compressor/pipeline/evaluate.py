@@ -175,4 +175,4 @@ def fastest_engines(builds: Sequence[Variant], throughput: Throughput | None) ->
 
 def source_of(rows: Rows) -> Source:
     """Rows, for reports."""
-    return Source(files=rows.files, rows=len(rows.sources), sha256=rows.sha256)
+    return Source(files=rows.files, rows=rows.count, sha256=rows.sha256, read=rows.read)

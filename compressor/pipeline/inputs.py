@@ -13,7 +13,13 @@ from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BYTES_PER_WEIGHT
 from compressor.model.architecture import decoder_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.model.languages import require_said, set_languages, set_prefix, text_codes
+from compressor.model.languages import (
+    direction,
+    require_said,
+    set_languages,
+    set_prefix,
+    text_codes,
+)
 from compressor.model.weights import count_parameters
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.options.sections import Columns, ModelSection
@@ -79,14 +85,17 @@ def read(
         file = getattr(section, name, None)
         if file is None:
             return None
-        return task.read_rows(
+        rows = task.read_rows(
             file,
             labels=task.label_names(checkpoint.model.config),
+            languages=direction(checkpoint.tokenizer),
             minimum=MINIMUM_ROWS,
             limit=getattr(section, f"{name}_rows"),
             progress=lambda done: progress.update("rows read", done, None),
             **section.columns(),
         )
+        progress.message(rows.said)
+        return rows
 
     calibration, test = rows_of("calibration"), rows_of("test")
     if task.joins_pairs and any(rows and rows.pairs for rows in (calibration, test)):
@@ -172,13 +181,20 @@ def with_rows(
     return ModelAndRows(checkpoint, examples, rows, batches, calibrated)
 
 
+def calibration_rows(
+    section: Columns, checkpoint: Checkpoint, progress: Progress = SILENT
+) -> Rows | None:
+    """The calibration rows of a single command, if any."""
+    task = TASKS[checkpoint.task]
+    check_options([section], task, checkpoint.name)
+    return read(section, checkpoint, task, progress).calibration
+
+
 def with_calibration(
     section: Columns, checkpoint: Checkpoint, progress: Progress = SILENT
 ) -> ModelAndRows:
     """A checkpoint with the calibration rows of a single command, if any."""
-    task = TASKS[checkpoint.task]
-    check_options([section], task, checkpoint.name)
-    rows = read(section, checkpoint, task, progress).calibration
+    rows = calibration_rows(section, checkpoint, progress)
     return with_rows(checkpoint, rows, progress=progress)
 
 

@@ -11,7 +11,7 @@ from compressor.budgets.counts import Macs
 from compressor.budgets.units import UnitCosts
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.modeling_tokens import computes_one_token
-from compressor.model.sublayers import KINDS, UNITS_OF, Mask, Units
+from compressor.model.sublayers import KINDS, UNITS_OF, Mask, Units, kind_of
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.tasks import TASKS, Example, Task
 from compressor.throughput import WorkSize, shape_of
@@ -174,14 +174,24 @@ def _costs_at(checkpoint: Checkpoint, lengths: Sequence[tuple[int, int]]) -> Uni
 
     shape = _shape(checkpoint, full)
     dense = count(shape)
-    of_units = {}
-    for kind in full.kinds():
-        first = next(name for name in full.keep if name.startswith(f"{kind}."))
-        of_units[kind] = dense - count(_shape(checkpoint, full.without([(first, 0)])))
+
+    def of_units(one_token: bool) -> dict[str, float]:
+        """Kind -> multiply-adds of a unit of its first sublayer, or of its last one."""
+        found = {}
+        for kind in full.kinds():
+            names = [name for name in full.keep if kind_of(name) == kind]
+            one_less = _shape(checkpoint, full.without([(names[-1 if one_token else 0], 0)]))
+            shapes = (replace(x, one_token=one_token) for x in (shape, one_less))
+            whole, less = map(count, shapes)
+            found[kind] = whole - less
+        return found
+
+    of_all = of_units(one_token=False)
     if not shape.decodes:
-        return UnitCosts(dense, of_units)
+        of_last = of_units(one_token=True) if shape.one_token else {}
+        return UnitCosts(dense, of_all, units_of_one_token=of_last)
     one_token_less = replace(shape, vocabulary=shape.vocabulary - 1)
-    return UnitCosts(dense, of_units, shape.vocabulary, dense - count(one_token_less))
+    return UnitCosts(dense, of_all, shape.vocabulary, dense - count(one_token_less))
 
 
 def _shape(checkpoint: Checkpoint, mask: Mask) -> ModelShape:

@@ -11,6 +11,7 @@ from compressor import parallel, recovery
 from compressor.errors import UsageError
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.languages import direction
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import remaining_sublayers
@@ -22,7 +23,6 @@ from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
 from compressor.results import OutputPath
 from compressor.runtime.text import one_warning_of_cut
 from compressor.tasks import TASKS, Rows
-from compressor.tasks.texts import columns_of
 from compressor.training.text import Text, TextLines
 
 if TYPE_CHECKING:
@@ -99,13 +99,20 @@ def open_text(
             id="text-for-other-tasks",
         )
     pairs = task.joins_pairs and rows is not None and bool(rows.pairs)
-    return Text(
-        lines=TextLines(
-            text.path,
-            columns=columns_of(task, task.inputs[: 2 if pairs else 1], section.columns()),
-            pairs=pairs,
-            progress=lambda done: progress.update("lines read", done, None),
+    lines = TextLines(
+        text.path,
+        columns_of=partial(
+            task.text_columns,
+            reading=section.reading(direction(checkpoint.tokenizer)),
+            pairs="all" if pairs else "none",
         ),
+        pairs=pairs,
+        progress=lambda done: progress.update("lines read", done, None),
+    )
+    if lines.said:
+        progress.message(lines.said)
+    return Text(
+        lines=lines,
         task=task,
         tokenizer=checkpoint.tokenizer,
         max_tokens=checkpoint.max_source_tokens,

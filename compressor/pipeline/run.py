@@ -214,7 +214,9 @@ def prune_checkpoint(
     return mask, pruned.check, recovered.text
 
 
-def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
+def export_checkpoint(
+    request: ExportRequest, output: Path, progress: Progress = SILENT
+) -> list[Check]:
     """Export a checkpoint, dense or pruned; checked on its calibration rows, or random batches.
 
     Ranges of int8 activations are taken from calibration rows; without any each token has a scale
@@ -242,7 +244,8 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
     checkpoint = inputs.load(request.model, dense=False)
     task = TASKS[checkpoint.task]
     inputs.require_engines(engines, task)
-    kept, scored = texts_to_keep(request.export, request.data, task, checkpoint.name)
+    kept, scored = texts_to_keep(request.export, request.data, checkpoint, progress)
+    rows = inputs.calibration_rows(request.data, checkpoint, progress)
     if output.resolve() != checkpoint.directory.resolve():
         require_new(output)
     elif kept is not None:
@@ -254,7 +257,7 @@ def export_checkpoint(request: ExportRequest, output: Path) -> list[Check]:
     if kept is not None:
         checkpoint = cut_vocabulary(checkpoint, kept)
     seen = None if scored is None else tokens_of_text(scored, checkpoint.tokenizer)
-    opened = inputs.with_calibration(request.data, checkpoint)
+    opened = inputs.with_rows(checkpoint, rows, progress=progress)
     with whole_output(
         output, inputs.export_bytes(checkpoint.model, precisions), "exporting"
     ) as making:

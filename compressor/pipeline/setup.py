@@ -47,7 +47,7 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
     dense = inputs.load(recipe.model)
     task = TASKS[dense.task]
     recipe = check_model(recipe, dense, task)
-    source_text, target_text = texts_to_keep(recipe.export, recipe.data, task, dense.name, progress)
+    source_text, target_text = texts_to_keep(recipe.export, recipe.data, dense, progress)
     data = inputs.read(recipe.data, dense, task, progress, recipe.evaluation.tokenizers)
     if data.test is not None:
         for rule in gate_rules(recipe.gate):

@@ -298,7 +298,8 @@ def _tokens(report: Report) -> list[tuple[str, str | None]]:
 def _source(source: Source | None) -> str:
     if source is None:
         return ""
-    return f"{source.rows:,} rows of {', '.join(source.files)}; SHA-256 {source.sha256}"
+    parts = [f"{source.rows:,} rows of {', '.join(source.files)}", source.read]
+    return "; ".join([*filter(None, parts), f"SHA-256 {source.sha256}"])
 
 
 def _signatures(report: Report) -> Iterator[Fact]:

@@ -83,6 +83,11 @@ class Artifact:
         """Size of a decoder's vocabulary, and the file with the tokens it scores (None: all)."""
         return None
 
+    @property
+    def direction(self) -> tuple[str | None, str | None]:
+        """Codes of the languages that it translates from and into; None for unknown ones."""
+        return None, None
+
     def file(self, role: str, precision: str | None) -> str:
         """Name of the graph with a role.
 
@@ -216,6 +221,16 @@ class TranslationArtifact(Artifact):
     generation: Generation
     source_prefix: str = ""
     languages: Languages | None = None
+    # Codes of the languages of a translator that has no others, as its tokenizer names them.
+    source_language: str | None = None
+    target_language: str | None = None
+
+    @property
+    def direction(self) -> tuple[str | None, str | None]:
+        """Codes of the languages that it translates from and into; None for unknown ones."""
+        if self.languages is not None:
+            return self.languages.source, self.languages.target
+        return self.source_language, self.target_language
 
     @property
     def scored(self) -> tuple[int, str | None]:

@@ -206,7 +206,7 @@ class Generator(Runtime[TranslationArtifact]):
         settings = self._generation.with_options(num_beams, max_new_tokens)
         if forced_length is not None:
             settings = settings.with_length(forced_length)
-        return self._search(batch, settings)
+        return self.search(batch, settings)
 
     def stepwise(self, batch: Batch, forced_length: int) -> list[list[int]]:
         """Generate with every token chosen on the host, for comparing the device's choice.
@@ -264,16 +264,17 @@ class Generator(Runtime[TranslationArtifact]):
         settings = self._generation.with_options(num_beams, max_new_tokens)
         # An ordinary token stands in transformers' text, too, special ones are left out.
         start = int(self.tokens.ids[settings.decoder_start_token_id])
-        return lambda batch: self.decode([[start, *row] for row in self._search(batch, settings)])
+        return lambda batch: self.decode([[start, *row] for row in self.search(batch, settings)])
 
-    def _search(self, batch: Batch, settings: Generation) -> list[list[int]]:
+    def search(self, batch: Batch, settings: Generation) -> list[list[int]]:
+        """As `generate`, with settings whose tokens are indices (`tokens.settings`)."""
         rows = len(batch["input_ids"])
         if rows == 0:
             return []
         if self._generator is not None:
             return self._generator.generate(batch, settings)
 
-        def search() -> list[list[int]]:
+        def decode() -> list[list[int]]:
             decoder = self.start(batch)
             if settings.num_beams > 1:
                 return beam_search(decoder, rows, settings)
@@ -282,7 +283,7 @@ class Generator(Runtime[TranslationArtifact]):
             return greedy(decoder, rows, settings)
 
         with run_errors(self._directory):
-            return self.tokens.rows(self._in_turn(search))
+            return self.tokens.rows(self._in_turn(decode))
 
 
 class Translator(Generator):

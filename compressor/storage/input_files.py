@@ -13,7 +13,7 @@ import re
 import select
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -121,14 +121,20 @@ def read_text(path: Path, most: int | None = MOST_TEXT) -> str:
     return data.decode("utf-8")
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(
+    text: str | bytes, make_object: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Any:
     """Parse a JSON value.
+
+    Args:
+        text: the value.
+        make_object: makes an object of its names and values, where it is not to be a dict.
 
     Raises:
         ValueError: it is none, is nested too deeply, or has half of a surrogate pair.
     """
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=make_object)
         if _SURROGATE.search(text if isinstance(text, bytes) else text.encode()):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:

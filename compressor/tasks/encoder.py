@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
-from compressor.errors import InputError, did_you_mean
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
-from compressor.storage.input_files import shown
-from compressor.tasks import tables
 from compressor.tasks.base import Task
 from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
-from compressor.tasks.tables import Record
+from compressor.tasks.columns import LABEL, LABELS, PAIR, TEXT, labelled
+from compressor.tasks.labels import BETWEEN, Labels, several_labels
+from compressor.tasks.rows import LabelNames, Pairs, Reading, Rows, RowTexts, Texts
+from compressor.tasks.tables import Record, RowTable, names_alone, read_table
 from compressor.tasks.tried import MINILM, FirstRuns, Tried
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from compressor.tasks.batching import Tensors
 
     Logits = NDArray[np.float32]
-
-IN_CELLS, BETWEEN = "|", "\t"  # what separates several labels
 
 
 class EncoderTask(Task):
@@ -43,10 +40,8 @@ class EncoderTask(Task):
     auto_class = "AutoModelForSequenceClassification"
     columns: ClassVar[tuple[str, ...]] = ("text_column", "text_pair_column", "label_column")
     inputs = ("text_column", "text_pair_column")
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "text_column": ("text", "sentence"),
-        "label_column": ("label",),
-    }
+    labels: ClassVar[tuple[str, ...]] = LABELS  # usual names of the column with the label
+    pairs: ClassVar[Pairs] = "some"  # whether texts are read in pairs
     options: ClassVar[tuple[str, ...]] = ("--source-text",)
     pipeline_tag = "text-classification"
     learning_rate = 5e-5
@@ -70,14 +65,27 @@ class EncoderTask(Task):
         return Record.label
 
     @override
-    def read_texts(
-        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
-    ) -> RowTexts:
+    def read_texts(self, spec: str, reading: Reading) -> RowTexts:
         """Open a table with a column of texts, one of labels, and maybe one of second texts."""
-        table, options = tables.read_table(spec, header), ("text_column", "label_column")
-        text, label = table.two_columns(options, columns, self.usual_columns)
-        pair = table.column("text_pair_column", columns, self.usual_columns)
-        return table.texts(text, pair, label, self.label_reader(labels))
+        table = read_table(spec, reading.header, reading.quoted)
+        pairs = self.pairs if "text_pair_column" in self.columns else "none"
+        classes = reading.labels or ()
+        chosen = labelled(table, reading.columns, self.labels, pairs, classes)
+        return self.rows_of(table, chosen, reading)
+
+    def rows_of(
+        self, table: RowTable, columns: Mapping[str, str | None], reading: Reading
+    ) -> RowTexts:
+        """The rows of a table, whose columns are those that `labelled` returns."""
+        return table.texts(columns, self.label_reader(reading.labels))
+
+    @override
+    def text_columns(
+        self, where: str, names: Texts, reading: Reading, *, pairs: Pairs, targets: bool = False
+    ) -> list[str]:
+        named = {x: name for x, name in reading.columns.items() if x in self.inputs}
+        chosen = labelled(names_alone(where, names), named, self.labels, pairs, needs_label=False)
+        return [name for name in (chosen[TEXT], chosen[PAIR]) if name is not None]
 
     @abstractmethod
     def label_values(self, rows: Rows) -> Sequence[Any]:
@@ -171,28 +179,6 @@ class EncoderTask(Task):
         return (actual.argmax(-1) == expected.argmax(-1)).tolist()
 
 
-class Labels:
-    """The checkpoint's label names, in the order of its class ids; any if none are known."""
-
-    def __init__(self, names: LabelNames) -> None:
-        self.names = list(names or ())
-        # With names like "1" to "5" a number is always a name: class id 1 would be "2".
-        self.allow_ids = not any(tables.WHOLE_NUMBER.fullmatch(name) for name in self.names)
-
-    def name_of(self, cell: str, where: str) -> str:
-        """The label name of a cell with a name or, unless names are numbers, a class id."""
-        if not self.names or cell in self.names:
-            return cell
-        if self.allow_ids and tables.WHOLE_NUMBER.fullmatch(cell) and int(cell) < len(self.names):
-            return self.names[int(cell)]
-        raise InputError(
-            f"{where}: the label {shown(cell, 100)} is not one of the checkpoint's "
-            f"{len(self.names)} ({tables.quoted(self.names, most=5)})"
-            + did_you_mean(cell.strip()[:100], self.names),
-            id="label-unknown",
-        )
-
-
 class LabelTask(EncoderTask):
     """Labels by the checkpoint's names."""
 
@@ -206,9 +192,11 @@ class LabelTask(EncoderTask):
         return [str(config.id2label[index]) for index in range(config.num_labels)]
 
     @override
-    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
-        known = Labels(labels)
-        return lambda record, column: known.name_of(record.label(column), record.where)
+    def rows_of(
+        self, table: RowTable, columns: Mapping[str, str | None], reading: Reading
+    ) -> RowTexts:
+        labels = Labels(reading.labels)
+        return table.texts(columns, labels.read, labels.said)
 
 
 class Classification(LabelTask):
@@ -262,21 +250,11 @@ class MultiLabel(LabelTask):
         return config.num_labels > 1 and config.problem_type not in one
 
     @override
-    def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
-        known = Labels(labels)
-
-        def read(record: Record, column: str) -> str:
-            value = record.cells.get(column)
-            if isinstance(value, list):
-                parts = [Record(record.where, {column: part}) for part in value]
-                cell = IN_CELLS.join(part.label(column) for part in parts)
-            else:
-                cell = "" if value == "" else record.label(column)
-            cells = [name.strip() for name in cell.split(IN_CELLS)] if cell else []
-            named = [known.name_of(name, record.where) for name in cells]
-            return BETWEEN.join(name for name in known.names or named if name in named)
-
-        return read
+    def rows_of(
+        self, table: RowTable, columns: Mapping[str, str | None], reading: Reading
+    ) -> RowTexts:
+        table, labels = several_labels(table, str(columns[LABEL]), reading.labels)
+        return table.texts(columns, labels.read, labels.said)
 
     @override
     def label_values(self, rows: Rows) -> list[tuple[float, ...]]:

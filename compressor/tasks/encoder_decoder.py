@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,8 +17,17 @@ from compressor.model.sublayers import Kind
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task, Timed
 from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts, Texts
-from compressor.tasks.tables import FORMATS, Record, filled_lines, read_table, require_format
+from compressor.tasks.columns import are_turned, one_side, translated
+from compressor.tasks.rows import Pairs, Reading, Rows, RowText, RowTexts, Texts
+from compressor.tasks.tables import (
+    FORMATS,
+    Record,
+    filled_lines,
+    names_alone,
+    read_table,
+    require_format,
+    unfolded,
+)
 from compressor.tasks.tried import FirstRuns, Tried
 
 if TYPE_CHECKING:
@@ -40,10 +49,6 @@ class EncoderDecoderTask(Task):
     auto_class = "AutoModelForSeq2SeqLM"
     columns = ("source_column", "target_column")
     inputs = ("source_column",)
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "source_column": ("source",),
-        "target_column": ("target",),
-    }
     options: ClassVar[tuple[str, ...]] = (
         "--num-beams",
         "--target-length",
@@ -62,17 +67,28 @@ class EncoderDecoderTask(Task):
     hidden_weight = 0.0
 
     @override
-    def read_texts(
-        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
-    ) -> RowTexts:
+    def read_texts(self, spec: str, reading: Reading) -> RowTexts:
         """A table with a source and a target column, or `SOURCE,TARGET`, two text files."""
         files = _parallel_files(spec)
         if files is not None:
-            return RowTexts([*files], _parallel_rows(*files))
+            if are_turned(files, reading.languages):
+                raise InputError(
+                    f"{spec}: by their names the first file is in {reading.languages[1]}, and the "
+                    f"model translates from {reading.languages[0]}; give that first",
+                    id="parallel-files-turned",
+                )
+            return RowTexts([*files], _parallel_rows(*files), read=lambda: "a text a line")
         require_format(spec, (*FORMATS, "two text files as SOURCE,TARGET"))
-        table = read_table(spec, header)
-        source, target = table.two_columns(self.columns, columns, self.usual_columns)
-        return table.texts(source, None, target, Record.text)
+        table = unfolded(read_table(spec, reading.header, reading.quoted), "translation")
+        columns = translated(table, reading.columns, reading.languages)
+        return table.texts(columns, Record.text)
+
+    @override
+    def text_columns(
+        self, where: str, names: Texts, reading: Reading, *, pairs: Pairs, targets: bool = False
+    ) -> list[str]:
+        table = names_alone(where, names)
+        return [one_side(table, reading.columns, reading.languages, targets)]
 
     @override
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:

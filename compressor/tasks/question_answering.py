@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from typing_extensions import override
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.runtime.question_answerer import WINDOW, split_into_windows
 from compressor.tasks import tables
 from compressor.tasks.batching import Example, chunks, require_offsets
 from compressor.tasks.encoder import EncoderTask
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts, Texts
+from compressor.tasks.rows import Reading, Rows, RowText, RowTexts, Texts
 from compressor.tasks.tables import Record
 from compressor.tasks.tried import MINILM, FirstRuns, Tried
 
@@ -48,10 +48,6 @@ class QuestionAnswering(EncoderTask):
     plain_logits = False
     metrics = ("answer_f1", "exact_match")
     columns = ()
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "text_column": ("question",),
-        "text_pair_column": ("context",),
-    }
     exporter = "compressor.export.encoder:QuestionAnsweringGraphs"
     runtime = "compressor.runtime:QuestionAnswerer"
     pipeline_tag = "question-answering"
@@ -81,9 +77,7 @@ class QuestionAnswering(EncoderTask):
         return ((width, 2),)
 
     @override
-    def read_texts(
-        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
-    ) -> RowTexts:
+    def read_texts(self, spec: str, reading: Reading) -> RowTexts:
         """SQuAD's JSON, versions 1.1 and 2.0, or objects as in the datasets library.
 
             {"data": [{"paragraphs": [{"context": TEXT, "qas": [{"question": TEXT, "is_impossible":
@@ -93,7 +87,13 @@ class QuestionAnswering(EncoderTask):
 
         Objects stand one per line in `.jsonl`, in `.json` as the list or in its `data`.
         """
-        if tables.require_format(spec, (JSON, tables.JSONL)) == JSON:
+        format = tables.require_format(spec, (JSON, tables.JSONL))
+        if not reading.header or reading.quoted is not None:
+            raise UsageError(
+                f"{spec} is JSON, and no table; leave --no-header and --quoted out",
+                id="option-without-use",
+            )
+        if format == JSON:
             return RowTexts([spec], _rows_of_squad(spec))
         rows = (_row(record.cells, record.where) for record in tables.read_table(spec).records)
         return RowTexts([spec], rows)

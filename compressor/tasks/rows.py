@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from compressor.errors import InputError
 from compressor.storage.text_files import REPORTED_LINES
@@ -18,6 +18,9 @@ from compressor.storage.text_files import REPORTED_LINES
 ColumnNames = Mapping[str, str]  # option of a task that is set -> name of the column
 Texts = Sequence[str]
 LabelNames = Sequence[str] | None  # a checkpoint's, by class id; None: without, or not known
+# Codes of the languages that a translator translates from and into, as far as they are known.
+Direction = tuple[str | None, str | None]
+Pairs = Literal["none", "some", "all"]  # whether texts are read in pairs
 # A source, the second text of a pair or None, and a target; see `Rows`.
 RowText = tuple[str, str | None, str]
 
@@ -41,6 +44,12 @@ class Rows:
     # Metric -> how it splits texts, chosen once for all rows of a run by
     # `compressor.evaluation.with_tokenizers`; empty before.
     tokenizers: Mapping[str, str] = field(default_factory=dict)
+    read: str = ""  # what was read of the files: columns, quoting, labels
+
+    @property
+    def said(self) -> str:
+        """What was read, and from where."""
+        return f"{', '.join(self.files)}: {self.count:,} rows{self.read and f'; {self.read}'}"
 
     @property
     def count(self) -> int:
@@ -146,12 +155,24 @@ def _texts(rows: Rows) -> list[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How to read a data file, from options and from the checkpoint; see `RowReader.read_rows`."""
+
+    columns: ColumnNames = field(default_factory=dict)
+    labels: LabelNames = None
+    languages: Direction = (None, None)
+    header: bool = True
+    quoted: bool | None = None
+
+
+@dataclass(frozen=True)
 class RowTexts:
     """An opened data file: its paths, and an iterator that reads and checks the rows."""
 
     files: list[str]
     rows: Iterator[RowText]
     ranked: bool = False
+    read: Callable[[], str] = str  # what was read, once all rows are
 
 
 class RowReader(ABC):
@@ -160,7 +181,6 @@ class RowReader(ABC):
     name: ClassVar[str]  # of the task
     columns: ClassVar[tuple[str, ...]]  # options that name columns, as fields of a recipe
     inputs: ClassVar[tuple[str, ...]]  # those of the columns that the model reads
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # option -> default columns
     options: ClassVar[tuple[str, ...]] = ()  # flags of other options that some tasks lack
     joins_pairs: ClassVar[bool] = True  # whether a pair is read as one; else each text is a row
 
@@ -174,9 +194,11 @@ class RowReader(ABC):
         spec: str | Path,
         *,
         labels: Sequence[str] | None = None,
+        languages: Direction = (None, None),
         minimum: int = 1,
         limit: int | None = None,
         header: bool = True,
+        quoted: bool | None = None,
         progress: Callable[[int], None] = lambda rows: None,
         **columns: str | None,
     ) -> Rows:
@@ -187,9 +209,11 @@ class RowReader(ABC):
                 files. A path that exists is one file, commas or not.
             labels: the checkpoint's label names by class id; the labels of the file may be these
                 names or class ids. Without it labels are read as they are.
+            languages: codes of the languages that a model translates from and into.
             minimum: number of rows that are needed.
             limit: use only the first N rows; all are checked nevertheless.
             header: whether a table has a header row; without one its columns are `1`, `2`, ….
+            quoted: whether quotation marks quote the cells of a `.tsv` file; None: as it shows.
             progress: called with the number of rows that are read, of long files.
             columns: names of the columns, by option (`source_column`, `label_column`, …).
 
@@ -199,7 +223,8 @@ class RowReader(ABC):
             EnvironmentProblem: the package that unpacks the file is not installed.
         """
         named = {name: column for name, column in columns.items() if column is not None}
-        texts = self.read_texts(str(spec), named, labels, header)
+        reading = Reading(named, labels, languages, header, quoted)
+        texts = self.read_texts(str(spec), reading)
         used: list[RowText] = []
         for number, row in enumerate(texts.rows, 1):  # all are read, and so checked
             if limit is None or number <= limit:
@@ -214,22 +239,41 @@ class RowReader(ABC):
         sources, targets = [row[0] for row in used], [row[2] for row in used]
         pairs = [second for _, second, _ in used if second is not None] or None
         names = None if labels is None else list(labels)
-        sha256 = fingerprint(sources, pairs, targets)
-        return Rows(self.name, sources, pairs, targets, texts.files, sha256, names, texts.ranked)
+        return Rows(
+            self.name,
+            sources,
+            pairs,
+            targets,
+            texts.files,
+            fingerprint(sources, pairs, targets),
+            names,
+            texts.ranked,
+            read=texts.read(),
+        )
 
     @abstractmethod
-    def read_texts(
-        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
-    ) -> RowTexts:
+    def read_texts(self, spec: str, reading: Reading) -> RowTexts:
         """Open a data file, whose rows are checked as they are read.
 
         Arguments and errors are those of `read_rows`.
 
         Args:
             spec: the file, or files.
-            columns: option -> name of the column, of those that are set.
-            labels: the checkpoint's label names by class id.
-            header: whether a table has a header row.
+            reading: how it is read.
+        """
+
+    @abstractmethod
+    def text_columns(
+        self, where: str, names: Texts, reading: Reading, *, pairs: Pairs, targets: bool = False
+    ) -> list[str]:
+        """The columns of texts without answers: one, or two that are read as a pair.
+
+        Args:
+            where: the place of the first object.
+            names: its keys.
+            reading: how it is read.
+            pairs: whether all texts, some or none are pairs.
+            targets: of texts like the answers, where these are texts.
         """
 
     def require_answers(self, rows: Rows) -> None:  # noqa: B027 # all rows of most tasks have some

@@ -9,7 +9,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -18,9 +19,10 @@ from compressor.model.sentence_settings import SIGMOID, activation_of
 from compressor.runtime.cross_encoder import probabilities, relevance
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.batching import Example
+from compressor.tasks.columns import LABEL, PAIR, RELEVANCES, SCORES, TEXT, labelled, ranked
 from compressor.tasks.encoder import EncoderTask
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
-from compressor.tasks.tables import Record, filled_lines, read_table
+from compressor.tasks.rows import LabelNames, Reading, Rows, RowTexts, Texts
+from compressor.tasks.tables import Record, filled_lines, quoted, read_table
 from compressor.tasks.tried import MINILM, FirstRuns, Tried
 
 if TYPE_CHECKING:
@@ -32,14 +34,6 @@ if TYPE_CHECKING:
     from compressor.tasks.batching import Tensors
     from compressor.tasks.encoder import Logits
 
-# Columns of texts, or pairs of them, with a number.
-NUMBER_COLUMNS = {
-    "text_column": ("sentence1", "text1", "text", "sentence"),
-    "text_pair_column": ("sentence2", "text2"),
-    "label_column": ("score", "label", "similarity"),
-}
-# Of ranked rows, see `Rows.ranked`: option -> the default column, and the metrics.
-RANKED_COLUMNS = {"text_column": "query", "text_pair_column": "text", "label_column": "label"}
 RANKED_METRICS = ("ndcg@10", "mrr@10", "map")
 # Numbers that differ by less, in shares of the largest of a batch, count as the same; so do texts
 # whose probabilities of being relevant differ by less.
@@ -87,7 +81,7 @@ class Regression(ScoreTask):
         Tried(0.5, "Spearman", -0.35, (-0.94, 0.22), MINILM, "MiniLM-L6 and pairs of sentences")
     )
     metrics = ("spearman", "pearson")
-    usual_columns = NUMBER_COLUMNS
+    labels = SCORES
     exporter = "compressor.export.encoder:RegressionGraphs"
     runtime = "compressor.runtime:Regressor"
     usage = 'print(model.predict(["First text.", "Second one."]))'
@@ -100,6 +94,10 @@ class Regression(ScoreTask):
     @override
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
         return Record.number
+
+    @override
+    def require_answers(self, rows: Rows) -> None:
+        require_different_scores(rows)
 
     @override
     def label_values(self, rows: Rows) -> list[float]:
@@ -144,9 +142,8 @@ class Reranking(ScoreTask):
     runtime = "compressor.runtime:Reranker"
     pipeline_tag = "text-ranking"
     usage = 'print(model.rank("Which one?", ["First text.", "Second one."]))'
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        option: (name,) for option, name in RANKED_COLUMNS.items()
-    }
+    labels = RELEVANCES
+    pairs = "all"
     answers = f"probabilities (within {_SAME})"
 
     @override
@@ -159,11 +156,8 @@ class Reranking(ScoreTask):
         return relevance(logits)
 
     @override
-    def read_texts(
-        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
-    ) -> RowTexts:
-        texts = super().read_texts(spec, RANKED_COLUMNS | dict(columns), labels, header)
-        return replace(texts, ranked=True)
+    def read_texts(self, spec: str, reading: Reading) -> RowTexts:
+        return replace(super().read_texts(spec, reading), ranked=True)
 
     @override
     def label_reader(self, labels: LabelNames) -> Callable[[Record, str], str]:
@@ -208,6 +202,17 @@ class Reranking(ScoreTask):
         return (difference <= _SAME).tolist()
 
 
+def require_different_scores(rows: Rows) -> None:
+    """Check that not all rows have the same score, as where it is kept secret (GLUE: -1)."""
+    scores = set(map(float, rows.targets))
+    if len(scores) == 1:
+        raise InputError(
+            f"{', '.join(rows.files)}: all rows have the score {scores.pop():g}, and nothing "
+            "correlates with that; give rows with scores of their own",
+            id="scores-constant",
+        )
+
+
 def require_queries(rows: Rows) -> None:
     """Check that two queries or more have a relevant text, and warn of those that have none.
 
@@ -245,7 +250,7 @@ class Embedding(EncoderTask):
     answers = f"embeddings (within {(2 * _SAME_EMBEDDING) ** 0.5:.0%} of their length)"
     has_answers = False
     joins_pairs = False
-    usual_columns = NUMBER_COLUMNS
+    labels = SCORES
     learning_rate = 2e-4
     hidden_weight = 0.1
 
@@ -254,29 +259,35 @@ class Embedding(EncoderTask):
         return tuple((inputs, outputs) for inputs, outputs in config.get("dense_sizes") or ())
 
     @override
-    def read_texts(
-        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
-    ) -> RowTexts:
+    def read_texts(self, spec: str, reading: Reading) -> RowTexts:
         """Pairs with scores, queries, or texts alone: a column of a table, or lines.
 
         One set of options names the columns of all files, and only test files need pairs: a table
-        without the columns of the second text and of the score contains texts. One with the columns
-        query, text and label, none of which an option names, contains queries with texts to find.
+        without those that options name for the second text and the score contains texts. One with
+        queries, texts and `label`, none of which an option names, has queries with texts to find.
         """
         if format_suffix(spec) == ".txt":
-            return RowTexts([spec], ((line, None, "") for line in filled_lines(spec)))
-        table = read_table(spec, header)
-        if {*RANKED_COLUMNS.values()} <= {*table.columns} - {*columns.values()}:
-            query, answer, label = RANKED_COLUMNS.values()
-            return table.texts(query, answer, label, Record.relevance, ranked=True)
-        text = table.column("text_column", columns, NUMBER_COLUMNS) or table.first_columns(1)[0]
-        pair, score = (
-            columns.get(option) or table.column(option, {}, NUMBER_COLUMNS)
-            for option in ("text_pair_column", "label_column")
-        )
-        if pair is not None and score is not None and {pair, score} <= {*table.columns}:
-            return table.texts(text, pair, score, Record.number)
-        return RowTexts([spec], ((row.text(text), None, "") for row in table.records))
+            lines = ((line, None, "") for line in filled_lines(spec))
+            return RowTexts([spec], lines, read=lambda: "a text a line")
+        table = read_table(spec, reading.header, reading.quoted)
+        queries = ranked(table, reading.columns)
+        if queries is not None:
+            return table.texts(queries, Record.relevance, ranked=True)
+        present = {x: name for x, name in reading.columns.items() if name in table.columns}
+        if "text_column" in reading.columns:
+            present["text_column"] = reading.columns["text_column"]
+        chosen = labelled(table, present, SCORES, needs_label=False)
+        if chosen[PAIR] is not None and chosen[LABEL] is not None:
+            return table.texts(chosen, Record.number)
+        if chosen[PAIR] is not None and "text_pair_column" not in present:
+            raise InputError(
+                f"{spec}: its columns ({quoted(table.columns)}) have pairs of texts, and no score; "
+                "name that with --label-column, or one text alone with --text-column",
+                id="columns-unclear",
+            )
+        text = str(chosen[TEXT])
+        rows = ((row.text(text), None, "") for row in table.records)
+        return RowTexts([spec], rows, read=partial(table.read, {TEXT: text}))
 
     @override
     def require_answers(self, rows: Rows) -> None:
@@ -289,6 +300,8 @@ class Embedding(EncoderTask):
             )
         if rows.ranked:
             require_queries(rows)
+        else:
+            require_different_scores(rows)
 
     @override
     def label_values(self, rows: Rows) -> list[int]:

@@ -1,7 +1,7 @@
 """Strict reading of files of rows, one row at a time: every error has the file and the line.
 
-`.tsv` has no quoting: quotation marks are text, as in Tatoeba, OPUS and sacreBLEU files. `.csv` is
-that of RFC 4180. Empty lines at the end of a table are ignored, others are errors.
+`.csv` is that of RFC 4180, and `.tsv` is read as `tab_cells` says. Empty lines at the end of a
+table are ignored, others are errors.
 """
 
 from __future__ import annotations
@@ -11,34 +11,25 @@ import csv
 import json
 import math
 import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import chain, repeat
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from compressor.errors import CompressWarning, InputError, did_you_mean
+from compressor.errors import InputError, did_you_mean
 from compressor.storage.input_files import parse_json, require_regular, shown
 from compressor.storage.text_files import PACKED, format_suffix, open_text, raw_lines
-from compressor.tasks.rows import ColumnNames, RowText, RowTexts
+from compressor.tasks.rows import RowText, RowTexts
+from compressor.tasks.tab_cells import TabRows, without_end
 
 BOM = codecs.BOM_UTF8
 JSONL = ".jsonl"
 FORMATS = (".tsv", ".csv", JSONL)
-WHOLE_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
-
-UsualColumns = Mapping[str, Sequence[str]]  # option -> default columns
-
-# Names of columns that are not texts, among them codes of languages (en, de_DE, eng_Latn).
-_USUAL_NAME = re.compile(
-    r"((?i:src|tgt|trg|source|target|texts?|sentence|labels?|class|category|input|output|question|"
-    r"answer|premise|hypothesis|original|translation|reference|ref|id|score|article|document|"
-    r"dialogue|abstract|summary|highlights)"
-    r"|[a-z]{2,3}([_-][A-Za-z]{2,4})?|[A-Z]{2})"
-    r"([_-]?(text|sentence|lang|column|\d+)|[_-][a-z]{2})?"
-)
+_SAMPLE = 8  # records
+_WHOLE_NUMBER = re.compile(r"(0|[1-9][0-9]{0,8})(\.0+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -75,7 +66,7 @@ class Record:
             InputError: it is missing, not text, or empty.
         """
         value = self.cells.get(column)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0:
             return str(value)
         return self.text(column)
 
@@ -84,16 +75,20 @@ class Record:
         value = self.cells.get(column)
         cell = repr(value) if isinstance(value, float) else self.label(column)
         try:
-            is_one = bool(WHOLE_NUMBER.fullmatch(cell) if whole else math.isfinite(float(cell)))
+            # Python takes 1_0 for 10.
+            number = None if "_" in cell or not math.isfinite(float(cell)) else cell
         except ValueError:
-            is_one = False
-        if not is_one:
+            number = None
+        if whole:
+            found = whole_number(cell)
+            number = None if found is None else str(found)
+        if number is None:
             raise InputError(
                 f"{self.where}: {column!r} is {shown(cell)}, and must be "
                 f"{'a whole number, 0 or more' if whole else 'a number'}",
                 id="score-not-number",
             )
-        return cell
+        return number
 
     def relevance(self, column: str) -> str:
         """A cell with the relevance of a text: a whole number, 0 for not at all."""
@@ -108,54 +103,26 @@ class RowTable:
     columns: list[str]
     records: Iterator[Record]
     has_header: bool  # whether its first line has the names, and may be a row by mistake
-
-    def column(self, option: str, named: ColumnNames, usual: UsualColumns) -> str | None:
-        """The column of an option: as named, else the first one with a usual name, else None.
-
-        Raises InputError if there is no column of the name.
-        """
-        name = named.get(option)
-        if name is not None and name not in self.columns:
-            raise column_missing(self.path, name, self.columns)
-        return name or next((name for name in usual.get(option, ()) if name in self.columns), None)
-
-    def first_columns(self, count: int) -> list[str]:
-        """The names of so many first columns; warns of a first line like a row."""
-        names = self.columns[:count]
-        if len(names) < count:
-            raise InputError(
-                f"{self.path}:1: of columns there are {len(names)} ({quoted(names)}), and {count} "
-                "are needed; separate cells as the file's suffix says",
-                id="too-few-columns",
-            )
-        if self.has_header and not all(_USUAL_NAME.fullmatch(name.strip()) for name in names):
-            warnings.warn(
-                f"{self.path}: the first line ({quoted(names)}) was taken as the names of the "
-                "columns; give --no-header if it is a row",
-                CompressWarning,
-                stacklevel=2,
-            )
-        return names
-
-    def two_columns(
-        self, options: Sequence[str], named: ColumnNames, usual: UsualColumns
-    ) -> tuple[str, str]:
-        """The columns of two options, by default the first and the second one."""
-        first, second = (self.column(option, named, usual) for option in options)
-        if first is None or second is None:
-            names = self.first_columns(2)
-            first, second = first or names[0], second or names[1]
-        return first, second
+    marks: Callable[[], str] = str  # how quotation marks were read, once all rows are
+    sample: Sequence[Record] = ()  # the first of the records
 
     def texts(
         self,
-        text: str,
-        pair: str | None,
-        label: str,
+        columns: Mapping[str, str | None],
         read_label: Callable[[Record, str], str],
+        labels: Callable[[], str] = str,
         ranked: bool = False,
     ) -> RowTexts:
-        """The rows: columns of texts, of second texts if any, and of targets; all different."""
+        """The rows.
+
+        Args:
+            columns: those of texts, of second texts or None, and of targets, by what they are
+                called in messages; all different.
+            read_label: the target in a record's column.
+            ranked: whether rows are texts for queries.
+            labels: how targets were read, once all rows are.
+        """
+        text, pair, label = columns.values()
         names = [name for name in (text, pair, label) if name is not None]
         if len({*names}) < len(names):
             raise InputError(
@@ -163,35 +130,87 @@ class RowTable:
                 f"each of {quoted(self.columns)} for one, with the options for columns in --help",
                 id="column-named-twice",
             )
+        assert text is not None  # as it is of columns that are chosen
+        assert label is not None
 
         def row(record: Record) -> RowText:
             second = None if pair is None else record.text(pair)
             return record.text(text), second, read_label(record, label)
 
-        return RowTexts([self.path], map(row, self.records), ranked)
+        read = partial(self.read, columns, labels)
+        return RowTexts([self.path], map(row, self.records), ranked, read)
+
+    def read(self, columns: Mapping[str, str | None], labels: Callable[[], str] = str) -> str:
+        """What was read, for a message: columns, quotation marks, labels."""
+        named = {what: name for what, name in columns.items() if name is not None}
+        rest = [name for name in self.columns if name not in named.values()]
+        parts = [
+            ", ".join(f"{what} {shown(name, 100)}" for what, name in named.items()),
+            f"not read: {quoted(rest)}" if rest else "",
+            self.marks(),
+            labels(),
+        ]
+        return "; ".join(filter(None, parts))
 
 
-def read_table(path: str, header: bool = True) -> RowTable:
+def names_alone(where: str, names: Sequence[str]) -> RowTable:
+    """The columns of a JSON object at `where`, without rows."""
+    return RowTable(where, list(names), iter(()), has_header=False)
+
+
+def read_table(path: str, header: bool = True, quotes: bool | None = None) -> RowTable:
     """Open a file in one of `FORMATS`; a table without `header` has the columns `1`, `2`, ….
 
     Raises InputError, with the line, for a file or a first row that cannot be read; errors in other
     rows are raised when these are read.
+
+    Args:
+        path: the file, packed or not.
+        header: whether a table's first line names its columns.
+        quotes: whether quotation marks quote the cells of a `.tsv` file; None: as it shows itself.
     """
-    suffix = require_format(path, FORMATS)
-    records = _table_rows(path, suffix, header)
+    suffix, lines = require_format(path, FORMATS), _table_lines(path)
+    records: Iterator[Record]
+    marks: Callable[[], str] = str
     if suffix == JSONL:
-        lines = ((f"{path}:{number}", x) for number, x in enumerate(_table_lines(path), 1))
-        records = (Record(where, parse_json_of(line, where)) for where, line in lines)
-    first = next(records, None)
-    if first is None:
+        places = ((f"{path}:{number}", line) for number, line in enumerate(lines, 1))
+        records = (Record(where, parse_json_of(line, where)) for where, line in places)
+    elif suffix == ".csv":
+        records = _records(_csv_rows(lines, path), path, header)
+    else:
+        rows = TabRows(lines, path, quotes, header)
+        records, marks = _records(rows, path, header), rows.said
+    sample = list(islice(records, _SAMPLE))
+    if not sample:
         raise InputError(f"{path} has no rows; give a file of rows", id="too-few-rows")
-    return RowTable(path, list(first.cells), chain([first], records), header and suffix != JSONL)
+    columns, has_header = list(sample[0].cells), header and suffix != JSONL
+    return RowTable(path, columns, chain(sample, records), has_header, marks, sample)
 
 
-def _table_rows(path: str, suffix: str, header: bool) -> Iterator[Record]:
-    lines = _table_lines(path)
-    tab_rows = (line.split("\t") for line in lines)
-    rows = _csv_rows(lines, path) if suffix == ".csv" else enumerate(tab_rows, 1)
+def unfolded(table: RowTable, column: str) -> RowTable:
+    """With what is in the object of a column, `{"translation": {"en": …, "de": …}}`, as columns.
+
+    Where the first row has no object there, as it was.
+    """
+    first = table.sample[0]
+    if not isinstance(first.cells.get(column), dict):
+        return table
+
+    def row(record: Record) -> Record:
+        inner = record.cells.get(column)
+        if not isinstance(inner, dict):
+            raise InputError(
+                f"{record.where}: {column!r} is {shown(inner)}, and an object in the first row; "
+                "give all rows the same columns",
+                id="cell-not-text",
+            )
+        others = {name: value for name, value in record.cells.items() if name != column}
+        return Record(record.where, {**others, **inner})
+
+    return replace(table, columns=list(row(first).cells), records=map(row, table.records))
+
+
+def _records(rows: Iterable[tuple[int, list[str]]], path: str, header: bool) -> Iterator[Record]:
     columns: list[str] = []
     for number, cells in rows:
         where = f"{path}:{number}"
@@ -226,20 +245,20 @@ def require_format(path: str, formats: Sequence[str]) -> str:
 
 
 def _table_lines(path: str) -> Iterator[str]:
-    """The lines of a table, without empty ones at its end."""
-    empty = 0
-    for line in read_lines(path):
-        if not line:
-            empty += 1
+    """The lines of a table with their ends, without empty ones at its end."""
+    empty: list[str] = []
+    for line in read_lines(path, ends=True):
+        if not without_end(line):
+            empty.append(line)
             continue
-        yield from repeat("", empty)
-        empty = 0
+        yield from empty
+        empty.clear()
         yield line
 
 
 def _csv_rows(lines: Iterator[str], path: str) -> Iterator[tuple[int, list[str]]]:
     """Each row with its first line; a quoted cell may continue over several lines."""
-    reader = csv.reader((line + "\n" for line in lines), strict=True)
+    reader = csv.reader(lines, strict=True)
     start = 1
     try:
         for cells in reader:
@@ -281,11 +300,12 @@ def reading(path: str | Path, again: bool = False) -> Iterator[BinaryIO]:
         ) from error
 
 
-def read_lines(path: str) -> Iterator[str]:
-    """All lines of a text file, without line ends."""
+def read_lines(path: str, ends: bool = False) -> Iterator[str]:
+    """All lines of a text file, with their `ends` or without."""
     with reading(path) as file:
         for number, line in enumerate(raw_lines(file, path), 1):
-            yield decoded(line.removeprefix(BOM) if number == 1 else line, f"{path}:{number}")
+            text = decoded(line.removeprefix(BOM) if number == 1 else line, f"{path}:{number}")
+            yield text if ends else without_end(text)
 
 
 def filled_lines(path: str) -> Iterator[str]:
@@ -300,7 +320,7 @@ def filled_lines(path: str) -> Iterator[str]:
 
 
 def decoded(line: bytes, where: str) -> str:
-    """The text of a line at `where`, which ends at LF alone: other separators are in sentences."""
+    """The text of a line at `where`, with its end, LF alone: other separators are in sentences."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -310,13 +330,13 @@ def decoded(line: bytes, where: str) -> str:
         ) from error
     if "\0" in text:
         raise InputError(f"{where}: a NUL character; give a text file in UTF-8", id="file-not-text")
-    return text.removesuffix("\n").removesuffix("\r")
+    return text
 
 
 def parse_json_of(text: str, where: str, kinds: tuple[type, ...] = (dict,)) -> Any:
     """The JSON object of a line, or a value of another of these kinds, at `where`."""
     try:
-        value = parse_json(text)
+        value = parse_json(text, _unique_names)
         if not isinstance(value, kinds):
             raise ValueError("it is not an object")
     except ValueError as error:
@@ -327,6 +347,19 @@ def parse_json_of(text: str, where: str, kinds: tuple[type, ...] = (dict,)) -> A
             id="json-malformed",
         ) from error
     return value
+
+
+def whole_number(cell: str) -> int | None:
+    """The number of a cell, 0 or more; pandas writes 1.0 where a column has gaps."""
+    found = _WHOLE_NUMBER.fullmatch(cell)
+    return found and int(found[1])
+
+
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    cells = dict(pairs)
+    if len(cells) < len(pairs):
+        raise ValueError("an object has a name twice")
+    return cells
 
 
 def quoted(names: Sequence[str], most: int = 10) -> str:

@@ -1,19 +1,22 @@
 """Files of texts without answers, of any size: what `--distill-text` and the like name.
 
-A text per line, or in `.jsonl` an object per line. White space around a text is left out.
+A text per line, or in `.jsonl` an object per line. Spaces and tabs around a text are left out, and
+so are lines of white space alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from compressor.errors import InputError
 from compressor.storage.input_files import MIB
 from compressor.storage.text_files import REPORTED_LINES, format_suffix, is_packed, raw_lines
 from compressor.tasks import tables
-from compressor.tasks.rows import RowReader
+from compressor.tasks.rows import Reading, RowReader
+from compressor.tasks.tab_cells import without_end
 
 DISTILL = "--distill-text"
 SOURCE = "--source-text"
@@ -23,14 +26,12 @@ _WANTED = {
     SOURCE: "texts like those that the model will read",
     TARGET: "sentences in the target language",
 }
+_AROUND = " \t"  # other white space, such as a no-break space, is part of a text
+_TABLES = (".tsv", ".csv", ".json", ".conll", ".bio", ".iob", ".iob2")
 
 
-@dataclass(frozen=True)
-class TextColumn:
-    """A text of a JSON object: the name from an option, else the first of the usual ones."""
-
-    name: str | None
-    usual: tuple[str, ...]
+# Which columns are read, of those of the first object, whose place is for messages.
+ColumnsOf = Callable[[str, Sequence[str]], Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class TextFile:
         """Whether it must be unpacked before single lines of it can be read."""
         return is_packed(self.path)
 
+    @property
+    def said(self) -> str:
+        """What is read of it, and from where; empty for plain lines."""
+        return f"{self.path}: texts in {tables.quoted(self.keys)}" if self.keys else ""
+
     def lines(self) -> Iterator[bytes]:
         """All lines, unpacked."""
         with tables.reading(self.path, again=True) as file:
@@ -63,8 +69,8 @@ class TextFile:
     def texts(self, line: bytes, number: int | None = None) -> tuple[str, ...]:
         """The texts of a line, empty if it contains none; its number is for messages."""
         where = f"{self.path}" if number is None else f"{self.path}:{number}"
-        text = tables.decoded(line.removeprefix(tables.BOM), where).strip()
-        if not text:
+        text = without_end(tables.decoded(line.removeprefix(tables.BOM), where)).strip(_AROUND)
+        if not text.strip():
             return ("",)
         texts = tuple(text.split("\t")) if self.pairs else (text,)
         if self.keys:
@@ -74,11 +80,12 @@ class TextFile:
                 if isinstance(value, list) and all(isinstance(word, str) for word in value):
                     cells[key] = " ".join(value)
             row = tables.Record(where, cells)
-            texts = tuple(row.text(key, blank=True).strip() for key in self.keys)
-        if self.pairs and any(texts) and not (len(texts) == 2 and all(map(str.strip, texts))):
+            texts = tuple(row.text(key, blank=True).strip(_AROUND) for key in self.keys)
+        filled = [text for text in texts if text.strip()]
+        if self.pairs and filled and len(filled) + len(texts) != 4:
             how = f" in {tables.quoted(self.keys)}" if self.keys else " with one tab between them"
             raise self._not_pairs(f"{where}: the line is not two texts{how}")
-        return texts
+        return tuple(text if text.strip() else "" for text in texts)
 
     def each(self, progress: Callable[[int], None] = lambda lines: None) -> Iterator[str]:
         """All texts of all lines, without empty ones; `progress` gets the number of lines."""
@@ -87,32 +94,21 @@ class TextFile:
             if number % REPORTED_LINES == 0:
                 progress(number)
 
-    def with_keys(self, columns: Sequence[TextColumn]) -> TextFile:
+    def with_keys(self, columns_of: ColumnsOf) -> TextFile:
         """The file with the keys of JSON's first object that are read.
 
         Args:
-            columns: each of a name, or of the first usual name that the object has. Without both
-                the first is the object's first key, and others are left out.
+            columns_of: from the place of the object and its keys to those that are read.
 
         Raises:
             InputError: the object lacks a key that is needed.
         """
         for number, line in enumerate(self.lines(), 1):
             where = f"{self.path}:{number}"
-            text = tables.decoded(line.removeprefix(tables.BOM), where).strip()
-            names = list(tables.parse_json_of(text, where)) if text else []
-            if not names:
-                continue
-            keys: list[str] = []
-            for column in columns:
-                if column.name is not None and column.name not in names:
-                    raise tables.column_missing(where, column.name, names)
-                usual = [name for name in column.usual if name in names]
-                if column.name or usual or not keys:
-                    keys.append(column.name or [*usual, *names][0])
-            if self.pairs and len(keys) < 2:
-                raise self._not_pairs(f"{where}: the object has one text, {tables.quoted(keys)}")
-            return TextFile(self.path, self.option, tuple(keys), self.pairs)
+            text = tables.decoded(line.removeprefix(tables.BOM), where)
+            if text.strip():
+                names = list(tables.parse_json_of(text, where))
+                return replace(self, keys=tuple(columns_of(where, names)))
         raise self.empty()
 
     def count(self, progress: Callable[[int], None] = lambda lines: None) -> int:
@@ -138,7 +134,7 @@ class TextFile:
 
 
 def open_texts(
-    path: Path, option: str, columns: Sequence[TextColumn] = (), *, pairs: bool = False
+    path: Path, option: str, columns_of: ColumnsOf | None = None, *, pairs: bool = False
 ) -> TextFile:
     """Open a file of texts that an option names.
 
@@ -147,24 +143,25 @@ def open_texts(
     Args:
         path: the file.
         option: that names it.
-        columns: of JSON objects.
+        columns_of: from the place of the first object of JSON and its keys to those that are read.
         pairs: whether every line is two texts, which then need two columns.
 
     Raises:
         InputError: the first line is no object, or lacks the keys that are needed.
     """
-    plain = TextFile(path, option, pairs=pairs)
-    return plain.with_keys(columns) if format_suffix(path) == tables.JSONL else plain
+    plain, suffix = TextFile(path, option, pairs=pairs), format_suffix(path)
+    if suffix in _TABLES and not (pairs and suffix == ".tsv"):
+        raise InputError(
+            f"{path} is a table, and {option} reads a text a line, or {tables.JSONL}; give the "
+            "texts alone",
+            id="texts-in-table",
+        )
+    if suffix != tables.JSONL or columns_of is None:
+        return plain
+    return plain.with_keys(columns_of)
 
 
-def texts_of(path: Path, option: str, task: RowReader, named: Mapping[str, str | None]) -> TextFile:
-    """The texts of `--source-text` or `--target-text`; see `open_texts` and `columns_of`."""
-    options = ("target_column",) if option == TARGET else task.inputs
-    return open_texts(path, option, columns_of(task, options, named))
-
-
-def columns_of(
-    task: RowReader, options: Sequence[str], named: Mapping[str, str | None]
-) -> list[TextColumn]:
-    """The columns of options; `named` has the names that the user chose."""
-    return [TextColumn(named.get(name), task.usual_columns.get(name, ())) for name in options]
+def texts_of(path: Path, option: str, task: RowReader, reading: Reading) -> TextFile:
+    """The texts of `--source-text` or `--target-text`; see `open_texts`."""
+    columns_of = partial(task.text_columns, reading=reading, pairs="some", targets=option == TARGET)
+    return open_texts(path, option, columns_of)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -17,8 +18,11 @@ from compressor.errors import CompressWarning, InputError, UsageError
 from compressor.runtime.token_classifier import OUTSIDE, first_tokens, scheme_of, words_of
 from compressor.tasks import tables
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
-from compressor.tasks.encoder import Labels, LabelTask
-from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, Texts
+from compressor.tasks.columns import column_of_words, words_and_tags
+from compressor.tasks.encoder import LabelTask
+from compressor.tasks.labels import Labels
+from compressor.tasks.rows import Pairs, Reading, Rows, RowTexts, Texts
+from compressor.tasks.tables import RowTable
 from compressor.tasks.tried import MINILM, FirstRuns, Tried
 
 if TYPE_CHECKING:
@@ -53,10 +57,6 @@ class TokenClassification(LabelTask):
     auto_class = "AutoModelForTokenClassification"
     metrics = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
     columns = ("text_column", "label_column")
-    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "text_column": ("tokens", "text", "sentence"),
-        "label_column": ("tags",),
-    }
     exporter = "compressor.export.encoder:TaggingGraphs"
     runtime = "compressor.runtime:TokenClassifier"
     pipeline_tag = "token-classification"
@@ -99,23 +99,32 @@ class TokenClassification(LabelTask):
         return super().head(config, width)[1:]
 
     @override
-    def read_texts(
-        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
-    ) -> RowTexts:
+    def read_texts(self, spec: str, reading: Reading) -> RowTexts:
         """Sentences, their words joined by spaces, and the tags of their words likewise."""
-        known = Labels(labels)
+        known = Labels(reading.labels)
+        read: Callable[[], str]
         if tables.require_format(spec, (tables.JSONL, *COLUMN_FILES)) == tables.JSONL:
-            sentences = _sentences_of_lists(spec, columns, known)
-        elif columns or not header:
+            table = tables.read_table(spec)
+            columns = words_and_tags(table, reading.columns)
+            sentences = _sentences_of_lists(table, columns, known)
+            read = partial(table.read, columns, known.said)
+        elif reading.columns or not reading.header or reading.quoted is not None:
             raise UsageError(
                 f"{spec} has a word and its tag in the first and last column, and no header; leave "
-                "--text-column, --label-column and --no-header out",
+                "--text-column, --label-column, --no-header and --quoted out",
                 id="columns-of-plain-text",
             )
         else:
             sentences = _sentences_of_columns(spec, known)
+            read = partial(_read_of_columns, known)
         rows = ((" ".join(words), None, " ".join(tags)) for words, tags in sentences)
-        return RowTexts([spec], rows)
+        return RowTexts([spec], rows, read=read)
+
+    @override
+    def text_columns(
+        self, where: str, names: Texts, reading: Reading, *, pairs: Pairs, targets: bool = False
+    ) -> list[str]:
+        return [column_of_words(tables.names_alone(where, names), reading.columns)]
 
     @override
     def label_values(self, rows: Rows) -> list[list[int]]:
@@ -220,19 +229,26 @@ def _warn_of_other_tokens(checkpoint: Checkpoint) -> None:
         )
 
 
+def _read_of_columns(labels: Labels) -> str:
+    parts = ("words in the first column, tags in the last", labels.said())
+    return "; ".join(filter(None, parts))
+
+
 def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
     """Sentences between empty lines; a word is the first cell of its line, its tag the last."""
     words: list[str] = []
     tags: list[str] = []
     width = 0
     for number, line in enumerate(chain(tables.read_lines(path), [""]), 1):
-        if line.startswith(_DOCUMENT) or not line.strip():
+        if line.startswith(_DOCUMENT) or not line.strip(" \t"):
             if words:
                 yield words, tags
                 words, tags = [], []
             continue
         where = f"{path}:{number}"
-        cells = [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
+        # Other white space, such as a no-break space, is part of a word.
+        parts = line.split("\t") if "\t" in line else filter(None, line.split(" "))
+        cells = [part.strip(" ") for part in parts]
         width = width or len(cells)
         if len(cells) < 2 or len(cells) != width:
             wanted = "a word and its tag" if width < 2 else f"the {width} of the lines before"
@@ -241,14 +257,23 @@ def _sentences_of_columns(path: str, labels: Labels) -> Iterator[Sentence]:
                 "between sentences",
                 id="cell-count-differs",
             )
-        words.append(_single_word(cells[0], where))
-        tags.append(labels.name_of(_single_word(cells[-1], where), where))
+        word, tag = cells[0], cells[-1]
+        if word[:1] == word[-1:] == '"' and '""' in word[1:-1]:
+            raise InputError(
+                f"{where}: the word {word[:40]!r} seems to be quoted as in CSV, and words in such "
+                "files are as they stand; write them without quoting, or as .jsonl",
+                id="not-a-word",
+            )
+        words.append(_single_word(word, where))
+        tags.append(labels.name_of(_single_word(tag, where), where))
 
 
-def _sentences_of_lists(path: str, columns: ColumnNames, labels: Labels) -> Iterator[Sentence]:
+def _sentences_of_lists(
+    table: RowTable, columns: Mapping[str, str | None], labels: Labels
+) -> Iterator[Sentence]:
     """A list of words and a list of tags in each object."""
-    names = columns.get("text_column", "tokens"), columns.get("label_column", "tags")
-    for record in tables.read_table(path).records:
+    names = [str(name) for name in columns.values()]
+    for record in table.records:
         words, tags = (record.cells.get(name) for name in names)
         if not (isinstance(words, list) and isinstance(tags, list) and 0 < len(words) == len(tags)):
             raise InputError(

@@ -14,7 +14,7 @@ from typing import Any
 from compressor.storage.input_files import MIB
 from compressor.storage.text_files import REPORTED_LINES
 from compressor.tasks import Example, Rows, Task
-from compressor.tasks.texts import DISTILL, TextColumn, open_texts
+from compressor.tasks.texts import DISTILL, ColumnsOf, open_texts
 
 BLOCK_ROWS = 32  # lines that are read together
 KEPT_BYTES = 2**26  # of token ids, since encoding takes as long as a step on a GPU
@@ -29,7 +29,7 @@ class TextLines:
 
     Args:
         path: the file, packed or not.
-        columns: the texts of JSON objects, see `compressor.tasks.texts.open_texts`.
+        columns_of: which columns of a file hold the texts, see `compressor.tasks.texts.open_texts`.
         pairs: each line is two texts; in plain lines with a tab between them.
         blank: lines without text count, too; otherwise they are skipped.
         progress: called with the number of lines read, from time to time.
@@ -43,7 +43,7 @@ class TextLines:
         self,
         path: Path,
         *,
-        columns: Sequence[TextColumn] = (),
+        columns_of: ColumnsOf | None = None,
         pairs: bool = False,
         blank: bool = False,
         progress: Callable[[int], None] = lambda lines: None,
@@ -52,7 +52,8 @@ class TextLines:
         self.pairs = pairs
         self.blank = blank
         self.rows = self.size = 0
-        self._file = open_texts(path, DISTILL, columns, pairs=pairs)
+        self._file = open_texts(path, DISTILL, columns_of, pairs=pairs)
+        self.said = self._file.said
         self.is_packed, self._stored = self._file.is_packed, path
         self._offsets = array("q")  # bytes before the first line of every `_BLOCKS`-th block
         for number, line in enumerate(self._file.lines(), 1):

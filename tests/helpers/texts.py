@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 
 from compressor.tasks import TASKS
-from compressor.tasks.texts import TextColumn
+from compressor.tasks.rows import Reading
 from compressor.training.text import Text, TextLines
 from tests.helpers.tiny import LABELS, word_tokenizer
 from tests.helpers.toy import sentence
@@ -32,5 +33,9 @@ def translated(folder: Path, count: int, seed: int = 1) -> Text:
 
 
 def classified(path: Path, pairs: bool = False) -> Text:
-    lines = TextLines(path, columns=[TextColumn(None, ("text",))], pairs=pairs)
-    return Text(lines, TASKS["classification"], word_tokenizer(), 32, LABEL_NAMES)
+    task = TASKS["classification"]
+    kind = "all" if pairs else "none"
+    columns_of = partial(task.text_columns, reading=Reading(), pairs=kind)
+    return Text(
+        TextLines(path, columns_of=columns_of, pairs=pairs), task, word_tokenizer(), 32, LABEL_NAMES
+    )

@@ -59,11 +59,15 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-@torch.no_grad()
 def dense_model(name: str, directory: Path) -> Path:
     architecture, make, *_ = CASES[name]
+    return save_model(architecture, make(), directory)
+
+
+@torch.no_grad()
+def save_model(architecture: str, tokenizer: Any, directory: Path) -> Path:
+    """A tiny model of the architecture with this tokenizer."""
     model: Any = tiny_model(architecture)
-    tokenizer = make()
     tokenizer.model_max_length = 32
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
     torch.manual_seed(3)
@@ -202,7 +206,7 @@ def test_a_prefix_is_recorded_and_added_once(checkpoints, tmp_path: Path):
         Translator(out, threads=1, target_language="de")
 
 
-def m2m100(directory: Path) -> Path:
+def m2m100(directory: Path, change: Callable[[Any], object] = lambda tokenizer: None) -> Path:
     """With the tokenizer of the hub's checkpoints: SentencePiece, and `vocab.json`."""
     whole = directory / "whole"
     whole.mkdir(parents=True)
@@ -218,6 +222,7 @@ def m2m100(directory: Path) -> Path:
     tokenizer = transformers.M2M100Tokenizer(
         str(whole / "vocab.json"), str(model), model_max_length=32
     )
+    change(tokenizer)
     network: Any = tiny_model("m2m_100")
     network.resize_token_embeddings(len(tokens) + 100 + 8, mean_resizing=False)
     network.generation_config.suppress_tokens = [1]

@@ -88,7 +88,7 @@ COMMANDS = [
      "text-for-other-tasks", ""),
     ("question-answering", ("study", "heads", "-m", "MODEL", "--test", "TEST"),
      "study-for-other-tasks", ""),
-    ("regression", (*RUN, "--task", "reranking"), "column-missing", ""),
+    ("regression", (*RUN, "--task", "reranking"), "score-not-number", ""),
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from compressor.recovery import RecoveryJob
 from compressor.recovery.translations import translate_lines
 from compressor.tasks import TASKS
 from compressor.training import data as data_module
+from compressor.training import text as text_module
 from compressor.training.data import Batches, TrainingRows
 from compressor.training.text import BLOCK_ROWS, Text, TextLines
 from tests.helpers.files import jsonl, packed
@@ -135,7 +136,7 @@ def test_what_is_skipped_is_not_read(tmp_path: Path, monkeypatch):
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch):
     """An epoch over 6,000 lines takes as much as one over 1,000; all their rows take 4 MB."""
     monkeypatch.setattr(data_module, "WINDOW_ROWS", 512)
-    monkeypatch.setattr(data_module, "KEPT_BYTES", 50_000)
+    monkeypatch.setattr(text_module, "KEPT_BYTES", 50_000)
     setup = job("bert")
 
     def peak(lines: int) -> int:

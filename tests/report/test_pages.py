@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard
 from lxml import html
 
 from compressor.errors import InputError
-from compressor.report import page
+from compressor.report import page, render
 from compressor.report.build_view import build_view
 from compressor.report.card import render_card
 from compressor.report.card_facts import CardFacts
@@ -216,7 +216,7 @@ def test_card_is_about_one_variant_and_what_was_removed_from_it():
     assert "16 of 48 in encoder self-attention, 26 of 48 in decoder self-attention and 30" in card
     assert f"1,000 rows of test.en and test.de (SHA-256 {report.test.sha256})" in card
     noted = report.model_copy(update={"notes": ["The tokenizer follows its own file."]})
-    for text in (render_card(noted, "heads-50"), render_markdown(noted), render_html(noted)):
+    for text in (render_card(noted, "heads-50"), render(noted, "markdown"), render(noted, "html")):
         assert "The tokenizer follows its own file." in text
     alone = changed(mixed_report(), "variants", 1, "kept", to=report.dense.kept)
     card = render_card(alone, "heads-50")

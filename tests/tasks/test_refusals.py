@@ -16,6 +16,7 @@ from tests.helpers.files import LABELS, PAIRS, tsv, write
 from tests.helpers.heads import TAGS
 
 OPTIONS_OF: dict[str, Any] = {
+    "translation": {"languages": ("en", "de")},
     "classification": {"labels": LABELS},
     "multilabel": {"labels": ["a", "b", "c", "d"]},
     "token-classification": {"labels": TAGS},
@@ -43,7 +44,7 @@ REFUSED: dict[str, list[tuple[str, str | bytes, str, str]]] = {
         ("a.csv", 'en,de\na,b\n"c,d\ne,f\n', "csv-malformed", ":3:"),
         ("a.csv", "en;de\na;b\n", "too-few-columns", ":1:"),
         ("a.tsv", "en\ten\na\tb\n", "column-repeated", ":1:"),
-        ("a.tsv", "id\tsource\na\tb\n", "column-named-twice", ""),
+        ("a.tsv", "id\tsource\na\tb\n", "columns-unclear", ""),
         ("a.tsv", "en\tde\na\tb\nyou\tfür\n".encode("latin-1"), "file-not-utf8", ":3:"),
         ("a.tsv", "en\tde\na\tb\n".encode("utf-16-le"), "file-not-text", ":1:"),
         ("a.tsv", "en\tde\n", "too-few-rows", ""),
@@ -58,7 +59,7 @@ REFUSED: dict[str, list[tuple[str, str | bytes, str, str]]] = {
     ],
     "classification": [
         ("a.tsv", "text\tlabel\nx\t3\n", "label-unknown", ":2:"),
-        ("a.tsv", "id\ttext\tclass\na\tb\tc\n", "column-named-twice", ""),
+        ("a.tsv", "text\tlabel\nx\t-1\n", "label-unknown", ":2:"),
     ],
     "multilabel": [
         ("a.tsv", "text\tlabel\nx\ta\nx\ta|e\n", "label-unknown", ":3:"),
@@ -73,12 +74,13 @@ REFUSED: dict[str, list[tuple[str, str | bytes, str, str]]] = {
     "regression": [("a.tsv", "text\tscore\na\t1e999\n", "score-not-number", ":2:")],
     "reranking": [
         ("a.tsv", f"{Q}a\tb\t1\na\tb\t0.5\n", "score-not-number", ":3:"),
-        ("a.tsv", "query\tlabel\na\t1\n", "column-missing", " has no column 'text'"),
+        ("a.tsv", "query\tlabel\na\t1\n", "columns-unclear", ""),
     ],
     "token-classification": [
         ("a.conll", "EU B-per\nrejects VBZ O\n", "cell-count-differs", ":2:"),
         ("a.tsv", "EU\tB-per\nrejects\t\n", "not-a-word", ":2:"),
         ("a.conll", "EU B-per\nrejects B-pre\n", "label-unknown", ":2:"),
+        ("a.tsv", 'EU\tB-per\n""""\tO\n', "not-a-word", ":2:"),
         ("a.jsonl", '{"tokens": ["a b"], "tags": ["O"]}', "not-a-word", ":1:"),
         ("a.jsonl", '{"tokens": [1], "tags": ["O"]}', "not-a-word", ":1:"),
         ("a.jsonl", '{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["a"], "tags": []}',
@@ -119,7 +121,13 @@ def test_options_that_do_not_fit_are_errors(tmp_path: Path) -> None:
     numbers = write(tmp_path / "b.tsv", "text\tlabel\nx\t0\n")
     for task, path, options, id in (
         ("classification", numbers, {"labels": ["1", "2"]}, "label-unknown"),
-        ("embedding", numbers, {"text_pair_column": "text"}, "column-named-twice"),
+        ("embedding", numbers, {"text_pair_column": "text"}, "columns-unclear"),
+        (
+            "regression",
+            numbers,
+            {"text_column": "text", "label_column": "text"},
+            "column-named-twice",
+        ),
         ("token-classification", conll, {"text_column": "w"}, "columns-of-plain-text"),
         ("token-classification", conll, {"header": False}, "columns-of-plain-text"),
     ):
@@ -130,14 +138,19 @@ def test_options_that_do_not_fit_are_errors(tmp_path: Path) -> None:
 def test_the_warning_of_a_missing_header_says_what_helps(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "A boy.\tEin Junge.\nNo.\tNein.\n")
     read_rows = TASKS["translation"].read_rows
+    with raises(InputError, "columns-unclear") as caught:
+        read_rows(path)
+    assert "('A boy.', 'Ein Junge.')" in str(caught.value)
+    assert "--no-header" in str(caught.value)
+    classify = TASKS["classification"].read_rows
     with pytest.warns(CompressWarning, match="'A boy.', 'Ein Junge.'.*--no-header"):
-        assert read_rows(path).targets == ["Nein."]
+        assert classify(path).targets == ["Nein."]
     assert read_rows(path, header=False).targets == ["Ein Junge.", "Nein."]
     turned = read_rows(path, header=False, source_column="2", target_column="1")
     assert turned.targets == ["A boy.", "No."]
     with warnings.catch_warnings(action="error"):  # usual headers are not worth a word
-        write(tmp_path / "a.tsv", "de_DE\ten_XX\nA boy.\tEin Junge.\n")
-        assert read_rows(path).targets == ["Ein Junge."]
+        write(tmp_path / "a.tsv", "utterance\tlabel\nA boy.\tEin Junge.\n")
+        assert classify(path).targets == ["Ein Junge."]
 
 
 def test_files_that_are_not_there_or_do_not_fit_together_are_errors(tmp_path: Path) -> None:

@@ -50,7 +50,10 @@ OBJECTS = jsonl({"en": s, "de": t} for s, t in PAIRS)
         ("no_newline_at_end.tsv", tsv(PAIRS).rstrip("\n")),
         ("empty_lines_at_end.tsv", tsv(PAIRS) + "\n\n"),
         ("sides.tsv", tsv(PAIRS, ("source", "target"))),
-        ("regions.tsv", tsv(PAIRS, ("en-US", "deu_Latn"))),
+        ("regions.tsv", tsv(PAIRS, ("en-US", "de_DE"))),
+        ("turned.tsv", tsv([(t, s) for s, t in PAIRS], ("DE", "EN"))),
+        ("numbered.tsv", tsv([("7", s, t) for s, t in PAIRS], ("id", "en", "de"))),
+        ("nested.jsonl", jsonl({"translation": {"de": t, "en": s}} for s, t in PAIRS)),
         ("placed.tsv", tsv([("7", t, s) for s, t in PAIRS], ("id", "target", "source"))),
         ("en,de.tsv", tsv(PAIRS)),
         ("more.tsv", tsv([(s, t, "7", "note") for s, t in PAIRS], ("en", "de", "number", "why"))),
@@ -58,7 +61,7 @@ OBJECTS = jsonl({"en": s, "de": t} for s, t in PAIRS)
 )
 def test_the_same_pairs_from_every_format(tmp_path: Path, name: str, content: str) -> None:
     path = packed(tmp_path / name, content)
-    rows = translation.read_rows(path)
+    rows = translation.read_rows(path, languages=("en", "de"))
     assert list(zip(rows.sources, rows.targets, strict=True)) == PAIRS
     assert (rows.pairs, rows.files, rows.labels) == (None, [str(path)], None)
     assert rows.sha256 == fingerprint(rows.sources, None, rows.targets)
@@ -76,12 +79,13 @@ def test_parallel_plain_text_files(tmp_path: Path) -> None:
 def test_quotes_and_unusual_separators_are_text_in_tsv(tmp_path: Path) -> None:
     # str.splitlines would break at each of these characters.
     line = '"Yes," she said.\u2028two\x0bthree\x85four'
-    rows = translation.read_rows(write(tmp_path / "a.tsv", f'en\tde\n{line}\t"Ja\n'))
+    rows = translation.read_rows(write(tmp_path / "a.tsv", f'source\ttarget\n{line}\t"Ja\n'))
     assert (rows.sources, rows.targets) == ([line], ['"Ja'])
 
 
 def test_limit_takes_the_first_rows_and_changes_the_fingerprint(tmp_path: Path) -> None:
-    rows = translation.read_rows(write(tmp_path / "a.tsv", tsv(PAIRS)), limit=2, minimum=2)
+    path = write(tmp_path / "a.tsv", tsv(PAIRS, ("source", "target")))
+    rows = translation.read_rows(path, limit=2, minimum=2)
     sources, targets = ([row[side] for row in PAIRS[:2]] for side in (0, 1))
     assert (rows.sources, rows.sha256) == (sources, fingerprint(sources, None, targets))
 
@@ -131,6 +135,14 @@ READ: list[tuple[Any, ...]] = [
      ["3.5", "0"]),
     ("embedding", "a.tsv", {}, RANKED, ONE, TWO, ["2", "0"]),
     ("embedding", "a.txt.zst", {}, "a b\nd\n", ONE, None, ["", ""]),
+    # Names in other forms, a table of single texts for a pair's task, and what is left.
+    ("classification", "a.csv", {}, "ID,Premise,Hypothesis,gold\n7,a b,c,x\n8,d,e f,y\n", ONE, TWO,
+     ["x", "y"]),
+    ("regression", "a.tsv", {"text_column": "sentence1"}, SCORED, ONE, None, ["3.5", "-1e-3"]),
+    ("multilabel", "a.tsv", {}, "sentence_A\tsentence_B\tlabels\na b\tc\tz\nd\te f\t\n", ONE, TWO,
+     ["z", ""]),
+    ("reranking", "a.tsv", {}, "query\tpassage\trelevance\na b\tc\t2.0\nd\te f\t0.0\n", ONE, TWO,
+     ["2", "0"]),
     # A table for a classifier: its labels are not read.
     ("embedding", "a.tsv", {}, "label\ttext\nx\ta b\ny\td\n", ONE, None, ["", ""]),
     ("token-classification", "a.conll.gz", {},
@@ -190,12 +202,14 @@ def test_what_reading_a_packed_file_needs(tmp_path: Path, monkeypatch) -> None:
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl.zst"])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl.zst", ".tsv"])
 def test_rows_that_are_not_used_take_no_memory(tmp_path: Path, suffix: str) -> None:
     """12,000 rows take about 2 MB."""
     rng = random.Random(0)
     rows = [(" ".join(rng.choices(toy.WORDS, k=9)), rng.choice(LABELS)) for _ in range(12_000)]
     content = tsv(rows, ("text", "label")).replace("\t", ",")
+    if suffix == ".tsv":  # without a cell that shows whether they are quoted
+        content = tsv([(f'"{s}"', f'"{t}"') for s, t in [("text", "label"), *rows]], ())[1:]
     if suffix == ".jsonl.zst":
         content = jsonl({"text": s, "label": t} for s, t in rows)
     path = packed(tmp_path / f"a{suffix}", content)
@@ -219,9 +233,9 @@ def test_shared_rows_are_counted_by_their_texts_within_the_limits(tmp_path: Path
         calibration = classification.read_rows(first, limit=limit, **columns)
         return count_shared(classification.read_rows(second, **columns), calibration)
 
-    assert shared() == 3  # every row of the text A or B, whatever its label
+    assert shared(text_column="text") == 3  # every row of the text A or B, whatever its label
     assert shared(text_column="text", text_pair_column="pair") == 2
-    assert shared(limit=1) == 1
+    assert shared(limit=1, text_column="text") == 1
 
 
 def test_rows_are_split_by_text_whatever_the_answer(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from compressor.model.architectures import architecture_of
+from compressor.model.checkpoint import open_checkpoint
 from compressor.model.layers import find_sublayers
 from compressor.model.one_token import read_one_token
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import remove_units
-from compressor.tasks import TASKS
+from compressor.pipeline.inspection import unit_costs
+from compressor.tasks import TASKS, Example
 from compressor.throughput.multiply_adds import (
     ModelShape,
     WorkSize,
@@ -24,6 +27,7 @@ from compressor.throughput.multiply_adds import (
     shape_of,
     total_multiply_adds,
 )
+from tests.helpers import toy
 from tests.helpers.tiny import tiny_model, uneven_mask
 
 CLASSIFIERS = ("bert", "roberta", "electra", "distilbert", "mpnet", "modernbert")
@@ -163,3 +167,25 @@ def test_a_model_that_multiplies_nothing_has_an_infinite_ratio() -> None:
     empty = dataclasses.replace(bare, encoder_heads=(0,), encoder_ffn=(0,))
     assert ratio_of_multiply_adds(bare, empty, [WorkSize(1, 3)]) == math.inf
     assert ratio_of_multiply_adds(empty, empty, [WorkSize(1, 3)]) == 1
+
+
+@pytest.mark.parametrize("dropped", [(), ("encoder.2",), ("encoder.0",)])
+@pytest.mark.parametrize("name", ["bert", "deberta-v2"])
+def test_shares_of_masks_are_those_of_the_models_that_they_leave(
+    name: str, dropped: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Units of the last layer, which computes one token, cost less; another one may be the last."""
+    checkpoint = open_checkpoint(str(toy.checkpoint(tmp_path, name)))
+    examples = [Example(0, (5,) * 7, (0,)), Example(1, (5,) * 20, (0,))]
+    costs = unit_costs(checkpoint, CLASSIFICATION, examples)
+    units = [("encoder_self.1", 1), ("encoder_self.2", 0), ("encoder_ffn.2", 3)]
+    mask = Mask.full(checkpoint.layers).without(units).without_layers(dropped)
+
+    def work(of: Mask) -> int:
+        config = checkpoint.model.config.to_dict()
+        shape = shape_of(CLASSIFICATION, config, of.counts(), one_token=True)
+        sizes = [WorkSize(1, len(example.source)) for example in examples]
+        return sum(total_multiply_adds(shape, size) for size in sizes)
+
+    wanted = work(mask.of_layers_left()) / work(Mask.full(checkpoint.layers))
+    assert costs.share(mask) == pytest.approx(wanted, rel=1e-12)
