@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import textwrap
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +17,7 @@ from compressor.options.requests import InspectRequest
 from compressor.options.sections import ModelSection
 
 if TYPE_CHECKING:
-    from compressor.pipeline.inspection import Inspection, PartFacts, ShapeFacts
+    from compressor.pipeline.inspection import Inspection, PartFacts
 
 VOCABULARY = "vocabulary"  # a part of models that generate texts
 _LARGER = 4  # times the parameters of what was measured, from which on that is said
@@ -37,7 +37,6 @@ def inspect(
 
     section = ModelSection(path=model, task=request.task, **request.access.access())
     facts = inspect_checkpoint(load(section, dense=False, answers=False))
-    facts = replace(facts, shapes=[_with_least(shape) for shape in facts.shapes])
     fixed = sum(part.parameters for part in facts.parts if part.of is None)
     shares = [f"{x.fixed_share:.1%} at {x.batch_size}x{x.source_tokens}" for x in facts.shapes]
     lines = [
@@ -150,16 +149,6 @@ def _works_on_cuda() -> bool:
     from compressor.runtime.session import choose_device
 
     return choose_device("auto") == "cuda"
-
-
-def _with_least(shape: ShapeFacts) -> ShapeFacts:
-    """The share that a budget can ask for is at least what no unit has.
-
-    Where the last layer computes one token, its units cost less than the budget counts.
-    """
-    if shape.least_share is None:
-        return shape
-    return replace(shape, least_share=max(shape.least_share, shape.fixed_share))
 
 
 def _least(facts: Inspection) -> list[str]:

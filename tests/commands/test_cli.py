@@ -204,7 +204,9 @@ def test_inspect_shows_what_units_cost(inputs, output_of):
     assert "reconstruct+distill" not in words
     assert "reconstruct+distill" in deeper
     share = float(words[words.index("--macs") + 1])
-    assert 1 > share >= data["shapes"][0]["least_share"] >= data["shapes"][0]["fixed_share"]
+    assert share > data["shapes"][0]["least_share"]
+    # All units may go.
+    assert data["shapes"][0]["least_share"] == pytest.approx(data["shapes"][0]["fixed_share"])
     assert TASKS["classification"].first_runs.untrained.text in " ".join(text.split())
 
 
