@@ -20,6 +20,7 @@ from benchmarks.errors import page as errors_page
 from benchmarks.options import page as options_page
 from compressor import runtime
 from compressor.options.requests import make_recipe
+from compressor.storage.version import __version__
 
 ROOT = Path(__file__).parent.parent
 WITH_TABLES = (*readme.PAGES, "README.md", "docs/README.md", "docs/engines.md")
@@ -81,6 +82,26 @@ def test_every_id_of_an_error_is_on_its_page():
 def test_tables_are_those_that_were_measured(page: Path):
     written = page.read_text(encoding="utf-8")
     assert written == readme.with_tables()[page], "run python -m benchmarks.readme"
+
+
+def test_the_first_page_is_short_and_says_what_its_table_does():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) < 600
+    first = text.split("\n\n")[1]
+    (gain,) = re.findall(r"\*\*([\d.]+) times the speed", first)
+    (lost,) = re.findall(r"loss of ([\d.]+) points", first)
+    (line,) = (line for line in text.splitlines() if line.startswith("| Classifier"))
+    assert f"(**{gain} times**)" in line
+    assert re.findall(r"\| -([\d.]+) \[", line)[0][: len(lost)] == lost
+
+
+def test_pages_name_one_version():
+    """A version that is not released is that of the changes without a number."""
+    assert f"version {__version__}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.findall(r"^## (.*)$", changes, re.MULTILINE)[0]
+    assert newest == ("Unreleased" if ".dev" in __version__ else __version__)
 
 
 def test_every_page_is_in_the_index():
