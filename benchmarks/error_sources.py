@@ -183,7 +183,8 @@ class Sources:
         if isinstance(node, ast.IfExp):
             return self._ids(node.body, scope) | self._ids(node.orelse, scope)
         if isinstance(node, ast.JoinedStr):
-            return {"".join(x.value if isinstance(x, ast.Constant) else VALUE for x in node.values)}
+            parts = (str(x.value) if isinstance(x, ast.Constant) else VALUE for x in node.values)
+            return {"".join(parts)}
         if isinstance(node, ast.Name):
             found = scope.find(node.id)
             if not found and node.id.isupper():
@@ -192,7 +193,7 @@ class Sources:
         return set()
 
     def _statuses(self, node: ast.expr, scope: _Scope) -> set[int]:
-        found = set()
+        found: set[object] = set()
         for part in ast.walk(node):
             if isinstance(part, ast.Attribute) and _name(part.value) in STATUSES:
                 found.add(STATUSES[_name(part.value)])

@@ -171,7 +171,7 @@ def _pairs(lines: Lines, wanted: str) -> Iterator[tuple[str, str]]:
 
 
 def _write_array(
-    model: Runtime[Any], rows: Any, output: Path, request: PredictRequest, progress: Progress
+    model: Runtime[Any], rows: Any, output: Path, request: Served, progress: Progress
 ) -> None:
     """Write the embeddings of lines as an array, float32 [lines, width]."""
     import numpy as np
@@ -188,7 +188,10 @@ def _write_array(
         )
     refuse_existing(output)
     require_directory(output.parent)
-    chunk, prompted = request.chunk_lines or CHUNK_ROWS, model.with_prompt(request.prompt)
+    chunk, prompted = (
+        request.chunk_lines or CHUNK_ROWS,
+        model.with_prompt(getattr(request, "prompt", None)),
+    )
     embeddings = []
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
     for row in prompted.embed_stream(rows, chunk_rows=chunk, **limits):

@@ -108,22 +108,22 @@ class _Answers(_Texts, _Labels):
     )
 
 
-class Served(_Lines, _Engine):
+class Served(_Lines, _Engine, Request):
     """What all commands that answer lines take."""
 
     device: Device = DEVICE
     verify: bool = VERIFY
 
 
-class TranslateRequest(_Texts, Served, Request):
+class TranslateRequest(_Texts, Served):
     """What `compress translate` takes."""
 
 
-class ClassifyRequest(_Labels, Served, Request):
+class ClassifyRequest(_Labels, Served):
     """What `compress classify` takes."""
 
 
-class PredictRequest(_Answers, Served, Request):
+class PredictRequest(_Answers, Served):
     """What `compress predict` takes."""
 
 
