@@ -56,7 +56,7 @@ def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
     if kind not in KINDS:
         raise InputError(
             f"--source-text needs a {', '.join(KINDS[:-1])} or {KINDS[-1]} tokenizer in a "
-            f"tokenizer.json, and that of {checkpoint.name} is a {kind}; leave it out",
+            f"tokenizer.json, and that of {checkpoint.name} is {kind}; leave it out",
             id="tokenizer-cannot-be-cut",
         )
     words = TASKS[checkpoint.task].reads_words
