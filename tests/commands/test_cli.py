@@ -273,8 +273,11 @@ def test_a_classifiers_parts(tmp_path):
     assert [(x.batch_size, x.source_tokens) for x in found.shapes] == [(16, 16), (16, 32)]
     for position, (batch, tokens) in enumerate([(16, 16), (16, 32)]):
         rows = batch * tokens
-        heads = LAYERS * (4 * rows * WIDTH * WIDTH + 2 * rows * tokens * WIDTH)
-        neurons = LAYERS * 2 * rows * WIDTH * NEURONS
+        heads = (LAYERS - 1) * (4 * rows * WIDTH * WIDTH + 2 * rows * tokens * WIDTH)
+        neurons = (LAYERS - 1) * 2 * rows * WIDTH * NEURONS
+        # The last layer: keys and values of all tokens, and the rest of the first of each row.
+        heads += 2 * rows * WIDTH * WIDTH + 2 * batch * WIDTH * WIDTH + 2 * rows * WIDTH
+        neurons += 2 * batch * WIDTH * NEURONS
         rest = batch * (WIDTH * WIDTH + WIDTH * LABELS)
         total = heads + neurons + rest
         shape = found.shapes[position]
