@@ -28,6 +28,7 @@ from compressor.pipeline.values import ModelAndRows
 from compressor.storage.files import write_json
 from compressor.storage.hashes import fingerprint
 from compressor.storage.input_files import read_json
+from compressor.storage.wrong_values import wanted
 
 
 def score(
@@ -133,7 +134,7 @@ def read_scores(path: Path) -> Scores:
         reason = f"it cannot be read: {error.strerror}"
     except ValidationError as error:
         wrong = error.errors()[0]
-        reason = f"{'.'.join(map(str, wrong['loc']))[:80]}: {wrong['msg'][:100]}"
+        reason = f"{'.'.join(map(str, wrong['loc']))[:80]}: {wanted(wrong)[:100]}"
     except ValueError as error:
         reason = str(error)[:300]
     raise InputError(
