@@ -29,12 +29,12 @@ from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.options.requests import ExportRequest, make_request
-from compressor.pipeline.inputs import encode
-from compressor.pipeline.run import export_checkpoint
+from compressor.pipeline.single import export_checkpoint
 from compressor.recovery import RecoveryJob
 from compressor.recovery.distillation import Distillation
 from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
 from compressor.tasks import TASKS
+from compressor.tasks.opened import encode
 from compressor.throughput.hardware import describe, versions
 from compressor.training.data import TrainingRows
 from compressor.training.loop import Schedule, _Run

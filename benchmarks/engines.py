@@ -21,12 +21,12 @@ from typing import Any
 from benchmarks import pages
 from compressor.errors import UsageError
 from compressor.evaluation import score_rows
-from compressor.pipeline.compare_artifacts import Build, builds_of
 from compressor.runtime import collate
 from compressor.runtime.engines import ENGINES
 from compressor.runtime.opening import read_artifact
 from compressor.runtime.runtime import Runtime
 from compressor.tasks import TASKS, Rows, Task
+from compressor.tasks.builds import Build, builds_of
 from compressor.throughput.hardware import describe
 from compressor.throughput.measure import measure
 from compressor.throughput.statistics import against_dense, summarize

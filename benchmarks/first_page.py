@@ -21,7 +21,7 @@ from compressor.report.plots import COLORS, DENSE, FAINT
 
 if TYPE_CHECKING:
     from compressor.report.schema import Report
-    from compressor.results import Variant
+    from compressor.steps.results import Variant
 
 Row = dict[str, Any]  # one build of `benchmarks.engines` at one shape
 

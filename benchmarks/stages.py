@@ -91,7 +91,7 @@ def _field(file: str, name: str) -> str:
 
 def main() -> None:
     from compressor.commands import main as compress
-    from compressor.steps import Steps
+    from compressor.steps.store import Steps
 
     path = Path(sys.argv[1])
     meter, begin = _Meter(), Steps.begin

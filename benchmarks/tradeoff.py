@@ -21,7 +21,7 @@ from benchmarks import pages
 from compressor import example
 from compressor.report.plots import COLORS, DENSE, FAINT
 from compressor.report.schema import Report, load_report
-from compressor.results import Comparison, Timing, Variant
+from compressor.steps.results import Comparison, Timing, Variant
 from compressor.tasks import TASKS
 
 MACS = "0.7,0.5,0.4,0.3,0.25"

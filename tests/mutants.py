@@ -36,7 +36,7 @@ ROOMS = {
     "model": (["compressor/model/surgery.py", "compressor/model/sublayers.py"], ["tests/model"]),
     "evaluation": (["compressor/evaluation/*.py"], ["tests/evaluation"]),
     "throughput": (["compressor/throughput/*.py"], ["tests/throughput"]),
-    "steps": (["compressor/steps.py"], ["tests/test_steps.py"]),
+    "steps": (["compressor/steps/store.py"], ["tests/test_steps.py"]),
     "runtime": (
         [f"compressor/runtime/{name}.py" for name in ("batching", "search", "decoder")],
         [

@@ -12,7 +12,7 @@ import compressor
 from compressor.options.assemble import options_of_command
 from compressor.options.requests import Recipe
 from compressor.report.schema import Report
-from compressor.results import Throughput, Timing, Variant
+from compressor.steps.results import Throughput, Timing, Variant
 from tests.helpers.report_samples import translator_report
 
 PAGE = (Path(__file__).parents[1] / "docs" / "python.md").read_text("utf-8")

@@ -20,7 +20,6 @@ from compressor.tasks import TASKS
 from tests.structure import (
     LIMITS,
     MOST_ROOMS,
-    ROOMS_ABOVE,
     Package,
     assigns_many,
     code_lines,
@@ -34,8 +33,8 @@ from tests.structure import (
 # these classes above.
 ORDER = (
     "errors example", "progress options.declare options.bounds options.table", "parallel",
-    "storage", "results", "model", "tasks", "importance", "training", "budgets",
-    "learned_masks recovery", "export", "evaluation throughput", "report", "options steps",
+    "storage", "steps.results", "model", "steps", "tasks", "evaluation", "importance", "training",
+    "budgets", "recovery", "learned_masks", "export", "throughput", "report", "options selection",
     "pipeline", "study", "commands",
 )  # fmt: skip
 RANK = {place: rank for rank, places in enumerate(ORDER) for place in places.split()}
@@ -43,7 +42,7 @@ RANK = {place: rank for rank, places in enumerate(ORDER) for place in places.spl
 APART = {
     "runtime": (
         {"errors", "storage"},
-        {"tasks", "export", "evaluation", "throughput", "options", "pipeline", "commands"},
+        {"tasks", "evaluation", "recovery", "export", "throughput", "commands"},
     )
 }
 
@@ -145,7 +144,7 @@ def test_a_room_imports_few_others(package):
     assert {
         room: len(imported)
         for room, imported in package.rooms.items()
-        if len(imported) > ROOMS_ABOVE.get(room, MOST_ROOMS)
+        if len(imported) > MOST_ROOMS
     } == {}
 
 

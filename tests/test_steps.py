@@ -14,15 +14,15 @@ import pytest
 import torch
 from pydantic import BaseModel
 
-from compressor import pipeline
+import compressor
 from compressor.budgets.base import Limits
 from compressor.budgets.counts import Macs
 from compressor.budgets.units import PathCut
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.progress import SILENT
-from compressor.results import OutputPath
-from compressor.steps import Steps, open_steps
+from compressor.steps.results import OutputPath
+from compressor.steps.store import Steps, open_steps
 from compressor.storage.staging import staging
 from compressor.tasks import Rows
 from tests.helpers.errors import raises
@@ -291,11 +291,11 @@ def test_a_directory_with_other_files_is_refused(tmp_path):
 
 def test_what_steps_find_out_counts_in_the_keys_of_others():
     """By keyword a step gets what its run was started with, for which the identity stands."""
-    started_with = {"plan", "opened", "text", "command", "context"}
+    started_with = {"opened", "checkpoint", "rows", "config", "costs", "text", "command", "context"}
     how = {"title", "shared", "into", None}  # None: a dictionary of such
     calls = [
         (path.name, {word.arg for word in node.keywords})
-        for path in Path(pipeline.__path__[0]).glob("*.py")
+        for path in Path(compressor.__path__[0]).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("steps.do", "do"))
     ]

@@ -16,22 +16,21 @@ from compressor.budgets.units import parse_floors, removal_path
 from compressor.budgets.units import select as select_units
 from compressor.evaluation import compare_rows
 from compressor.importance import METHODS
+from compressor.importance.scoring import score
 from compressor.learned_masks import LEARNED, LearningJob, learn
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import prune, restore_shape
 from compressor.options import sections
-from compressor.pipeline.context import Context
-from compressor.pipeline.inputs import encode
-from compressor.pipeline.inputs import read as read_rows
-from compressor.pipeline.inspection import unit_costs
-from compressor.pipeline.recover import recover
-from compressor.pipeline.score import score
-from compressor.pipeline.values import ModelAndRows, RecoveryPlan
+from compressor.options.inputs import read as read_rows
 from compressor.progress import Progress
 from compressor.recovery import RECOVERIES, Recovered
+from compressor.recovery.planning import RecoveryPlan, recover
+from compressor.steps.context import Context
 from compressor.storage.files import write_json
 from compressor.tasks import TASKS, Batch
+from compressor.tasks.opened import ModelAndRows, encode
+from compressor.throughput.inspection import unit_costs
 
 SHARES = (90, 80, 70, 60, 50, 40, 30, 20)  # percent of heads kept
 RECOVERED_BY = ("none", "reconstruct", "distill", "reconstruct+distill")

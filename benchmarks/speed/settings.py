@@ -16,7 +16,7 @@ from compressor import example
 from compressor.export.ctranslate2 import STORED
 from compressor.export.task_graphs import graph_bytes
 from compressor.options.requests import ExportRequest, make_request
-from compressor.pipeline.run import export_checkpoint
+from compressor.pipeline.single import export_checkpoint
 from compressor.progress import Progress
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.storage.hashes import sha256_of

@@ -20,10 +20,10 @@ from compressor.budgets.units import (
     removal_groups,
 )
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, Scores, Units, units_of
+from compressor.model.sublayers import Mask, Scores, Sublayer, Units, units_of
 from compressor.options.bounds import UnitsText
 from compressor.options.declare import Options, option
-from compressor.results import (
+from compressor.steps.results import (
     QualityCandidate,
     QualitySearch,
     Source,
@@ -63,6 +63,10 @@ class Limits:
     def start(self) -> Mask:
         """The units to choose from: all but those of dropped layers."""
         return self.full.without_layers(self.dropped)
+
+    def sublayers(self, layers: Sequence[Sublayer]) -> list[Sublayer]:
+        """Those of a model's sublayers whose units may go."""
+        return [layer for layer in layers if units_of(layer.kind) in self.units]
 
     def without_layers(self, layers: Sequence[str]) -> Limits:
         """The limits of a model that skips more Transformer layers, `decoder.2`."""

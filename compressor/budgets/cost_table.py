@@ -19,7 +19,7 @@ from compressor.budgets.base import UNREACHABLE, Limits
 from compressor.budgets.units import removal_groups
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, kind_of
-from compressor.results import CostTable, LayerCost, SpeedTry, Timing
+from compressor.steps.results import CostTable, LayerCost, SpeedTry, Timing
 
 Array = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from compressor.errors import UsageError
 from compressor.model.sublayers import Scores
 from compressor.options.bounds import NonNegative
 from compressor.options.declare import option
-from compressor.results import ROUNDING, Comparison, QualityCandidate, QualitySearch
+from compressor.steps.results import ROUNDING, Comparison, QualityCandidate, QualitySearch
 
 ERROR = 0.05  # one-sided, of all looks at the held-out rows together
 

@@ -25,7 +25,7 @@ from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, kind_of, units_of
 from compressor.options.bounds import BatchSize
 from compressor.options.declare import option
-from compressor.results import CostTable, LayerCost, LayersTry, SpeedSearch, Timing
+from compressor.steps.results import CostTable, LayerCost, LayersTry, SpeedSearch, Timing
 
 SEARCH = "search"  # in place of numbers of layers
 

@@ -17,7 +17,7 @@ from compressor.options.requests import InspectRequest
 from compressor.options.sections import ModelSection
 
 if TYPE_CHECKING:
-    from compressor.pipeline.inspection import Inspection, PartFacts
+    from compressor.throughput.inspection import Inspection, PartFacts
 
 VOCABULARY = "vocabulary"  # a part of models that generate texts
 _LARGER = 4  # times the parameters of what was measured, from which on that is said
@@ -31,9 +31,9 @@ def inspect(
     ],
 ) -> int:
     """Show heads, neurons, embeddings, what they cost, what is not prunable, and where to begin."""
-    from compressor.pipeline.inputs import load
-    from compressor.pipeline.inspection import inspect_checkpoint
+    from compressor.options.inputs import load
     from compressor.report.numbers import join
+    from compressor.throughput.inspection import inspect_checkpoint
 
     section = ModelSection(path=model, task=request.task, **request.access.access())
     facts = inspect_checkpoint(load(section, dense=False, answers=False))

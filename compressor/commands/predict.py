@@ -23,7 +23,7 @@ from compressor.options.predict import (
 from compressor.progress import SILENT, Progress
 
 if TYPE_CHECKING:
-    from compressor.pipeline.stream_lines import Lines
+    from compressor.commands.stream_lines import Lines
     from compressor.runtime.runtime import Line, Runtime
 
 Artifact = Annotated[
@@ -58,7 +58,7 @@ def _answering(
         files: Files = None,
         output: LinesOutput = None,
     ) -> int:
-        from compressor.pipeline.stream_lines import Lines, serve
+        from compressor.commands.stream_lines import Lines, serve
 
         to_array = output is not None and output.suffix == ".npy"
         if to_array and request.jsonl:
@@ -176,7 +176,7 @@ def _write_array(
     """Write the embeddings of lines as an array, float32 [lines, width]."""
     import numpy as np
 
-    from compressor.pipeline.stream_lines import refuse_existing
+    from compressor.commands.stream_lines import refuse_existing
     from compressor.runtime import Embedder
     from compressor.runtime.batching import CHUNK_ROWS
     from compressor.storage.files import require_directory, written_at_once

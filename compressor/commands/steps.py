@@ -28,8 +28,8 @@ def score(
 ) -> int:
     """Score every unit and write the scores, for `compress prune`; maybe compare methods."""
     from compressor.options.validate import score_requests
-    from compressor.pipeline.run import score_checkpoint
-    from compressor.pipeline.score import is_scores_file, write_scores
+    from compressor.pipeline.single import score_checkpoint
+    from compressor.report.scores_file import is_scores_file, write_scores
     from compressor.report.terminal import scores_text
     from compressor.storage.files import require_file
     from compressor.study.compare_scores import (
@@ -50,7 +50,7 @@ def score(
             )
         require_file(plot, "a plot of scores", is_comparison_plot)
     scores = score_checkpoint(request, console)
-    written = write_scores(output, scores, request.model)
+    written = write_scores(output, scores)
     seconds = scores.cost["seconds"]
     lines = [f"{scores.method}: scores in {output}, {seconds:.1f} s", scores.signature, ""]
     lines.append(scores_text(scores))
@@ -79,8 +79,8 @@ def prune(
     output: o.Output,
 ) -> int:
     """Remove the least important units, maybe recover quality, and save the smaller checkpoint."""
-    from compressor.pipeline.run import prune_checkpoint
-    from compressor.pipeline.score import read_scores
+    from compressor.pipeline.single import prune_checkpoint
+    from compressor.report.scores_file import read_scores
 
     mask, check, recovery = prune_checkpoint(request, read_scores(scores), output, console)
     counts = "; ".join(
@@ -108,7 +108,7 @@ def export(request: ExportRequest, output: o.Output) -> int:
     With --layout optimum OUTPUT itself is a directory that optimum's ORTModel classes open, with
     --layout ctranslate2 one for ctranslate2.Translator.
     """
-    from compressor.pipeline.run import export_checkpoint
+    from compressor.pipeline.single import export_checkpoint
 
     checks = export_checkpoint(request, output, console)
     lines = [f"wrote {output / 'onnx' if request.layout == 'compress' else output}"]

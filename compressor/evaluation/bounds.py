@@ -16,7 +16,7 @@ from compressor.evaluation.metric import (
     Texts,
 )
 from compressor.evaluation.significance import Pair
-from compressor.results import Comparison
+from compressor.steps.results import Comparison
 
 # Bootstrap draws beyond a bound, at least; fewer make it unstable.
 DRAWS_BEYOND = 10

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from compressor.options.table import Table
-from compressor.results import Quality
+from compressor.steps.results import Quality
 from compressor.tasks import TASKS, Rows
 
 Array = NDArray[np.float64]

@@ -24,7 +24,7 @@ from compressor.evaluation.metric import (
     metrics_for,
     resampled_counts,
 )
-from compressor.results import Comparison
+from compressor.steps.results import Comparison
 from compressor.tasks import Rows
 
 DEFAULT_RESAMPLES = 1000

@@ -24,10 +24,10 @@ from compressor.model.generation import save_generation
 from compressor.model.languages import languages
 from compressor.model.modeling_pruned import BIAS_TABLE, OutputBias
 from compressor.model.tokenizer import save_tokenizer, target_ids
-from compressor.results import Check
 from compressor.runtime.engines import TokenGenerator
 from compressor.runtime.engines.ctranslate2 import OpenedTranslator
 from compressor.runtime.generation import Generation
+from compressor.steps.results import Check
 
 STORED = {"fp32": "float32", "fp16": "float16", "int8": "int8"}  # precision -> CTranslate2's name
 NEVER = -1e9  # bias of tokens that are never generated

@@ -35,9 +35,9 @@ from compressor.model.modes import computing_all_tokens
 from compressor.model.pruning_record import without_code
 from compressor.model.sentence_head import head_of, write_layout
 from compressor.model.sentence_settings import activation_of
-from compressor.results import Check
 from compressor.runtime.embedder import Embedder, unit
 from compressor.runtime.session import open_session
+from compressor.steps.results import Check
 from compressor.storage.files import write_json
 from compressor.tasks.encoder import EncoderTask
 

@@ -18,7 +18,6 @@ from compressor.export.fused import LENGTHS, ROW_STARTS
 from compressor.export.graph_edit import CONTRIBUTED, GraphEdit, attribute, has_rank
 from compressor.export.graphs import WEIGHTS_SUFFIX
 from compressor.export.verify import Expected, logit_check, relative_difference
-from compressor.results import Check
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.runtime.fused_encoder import (
     LEAST_PADDING,
@@ -29,6 +28,7 @@ from compressor.runtime.fused_encoder import (
     TOKENS,
 )
 from compressor.runtime.opening import read_artifact
+from compressor.steps.results import Check
 from compressor.storage.files import link_or_copy, write_json
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.storage.names import BASE

@@ -22,9 +22,9 @@ from compressor.export.graphs import INLINE_BYTES, WEIGHTS_SUFFIX
 from compressor.export.int8 import activation_ranges, to_int8
 from compressor.export.verify import Expected
 from compressor.model.memory import trim_memory
-from compressor.results import HALF_RANGE, Check
 from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY
 from compressor.runtime.opening import read_artifact
+from compressor.steps.results import HALF_RANGE, Check
 from compressor.storage.files import write_json
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.storage.names import BASE

@@ -27,6 +27,7 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.modes import quiet_transformers, shared_copy
 from compressor.model.stored_tokenizer import open_tokenizer, remember_limits
 from compressor.model.tokenizer import prompts_of, save_tokenizer
+from compressor.progress import Progress
 from compressor.runtime.batching import in_chunks
 from compressor.runtime.token_classifier import words_of
 from compressor.tasks import TASKS
@@ -84,6 +85,15 @@ def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
     require_same_ids(some, some[::-1])  # as pairs
     cut = replace(checkpoint, model=_cut_model(checkpoint.model, kept), tokenizer=smaller)
     require_same_answers(checkpoint, cut, [f"{prompt}{x}" for prompt in prompts for x in some])
+    return cut
+
+
+def shorten_vocabulary(checkpoint: Checkpoint, text: TextFile, progress: Progress) -> Checkpoint:
+    """The checkpoint with the tokens of a text alone, said to the user (see `cut_vocabulary`)."""
+    progress.message(f"cutting {text.path.name} into tokens …")
+    cut = cut_vocabulary(checkpoint, text)
+    kept, total = (embedding_rows(x.model)[0] for x in (cut, checkpoint))
+    progress.message(f"  {kept:,} of {total:,} tokens are kept")
     return cut
 
 

@@ -20,10 +20,10 @@ from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import Mask
-from compressor.results import Check
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.engines.pytorch import PYTORCH_DIRECTORY
 from compressor.runtime.opening import read_artifact
+from compressor.steps.results import Check
 from compressor.storage.files import write_json
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.storage.names import BASE, ONNXRUNTIME

@@ -28,11 +28,11 @@ from compressor.export.vocabulary import OutputLayer, embedding_only, generation
 from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
-from compressor.results import Check
 from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY
 from compressor.runtime.engines import Setup
 from compressor.runtime.graph_names import BEST
 from compressor.runtime.opening import open_output_tokens, read_artifact
+from compressor.steps.results import Check
 from compressor.storage.files import write_at_once
 from compressor.storage.names import BASE
 

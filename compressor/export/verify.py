@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import VerificationError
 from compressor.export.vocabulary import perturbed
-from compressor.results import Check
+from compressor.steps.results import Check
 
 # The libraries order and fuse float32 sums differently: about 1e-6 of the largest logit per layer.
 # A wrong head count or mask causes 1e-2 and more.

@@ -16,6 +16,7 @@ from torch import nn
 from compressor.errors import InputError, cannot_read
 from compressor.model.reading import first_line, malformed, read_object
 from compressor.storage import manifest
+from compressor.storage.hashes import fingerprint
 from compressor.storage.input_files import MIB, inner_path, require_regular
 
 WEIGHTS = "model.safetensors"
@@ -294,3 +295,15 @@ def require_usable(
             "its training failed: give another one",
             id="weights-not-finite",
         )
+
+
+def fingerprint_of_weights(model: str, revision: str | None, allow_pickle: bool) -> str:
+    """A fingerprint of the files of a checkpoint's weights.
+
+    Args:
+        model: a local directory or a hub id.
+        revision: of a hub model.
+        allow_pickle: whether weights may be those of `pytorch_model.bin`.
+    """
+    directory = resolve(model, revision, allow_pickle)
+    return fingerprint(weight_files(directory, allow_pickle))

@@ -30,7 +30,7 @@ from compressor.model.modeling_pruned import (
 from compressor.model.modes import hooks, shared_copy
 from compressor.model.one_token import read_one_token
 from compressor.model.sublayers import Mask, Sublayer, by_layer, parts_of
-from compressor.results import Check
+from compressor.steps.results import Check
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]
 # Both models sum the same products in another order: single precision differs by about 1e-6.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compressor.budgets import Counts
 from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.importance import METHODS, UnitMethod
@@ -13,13 +14,19 @@ from compressor.learned_masks import LEARNED
 from compressor.model.languages import direction
 from compressor.options.assemble import assemble
 from compressor.options.declare import Options, declared_by
-from compressor.options.requests import DEFAULT_METHOD, Recipe, ScoreRequest
+from compressor.options.requests import (
+    DEFAULT_METHOD,
+    ExportRequest,
+    PruneRequest,
+    Recipe,
+    ScoreRequest,
+)
 from compressor.options.sections import CalibrationData, Columns, Export, Gate
 from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod
 from compressor.report.rules import Rule, parse_rules
-from compressor.runtime.session import choose_device
 from compressor.tasks import TASKS, Task
+from compressor.tasks.engines import usable_device
 from compressor.tasks.texts import SOURCE, TARGET, TextFile, texts_of
 
 if TYPE_CHECKING:
@@ -42,11 +49,7 @@ def resolve(recipe: Recipe) -> Recipe:
     recipe = recipe.model_copy(update={"options": options})
     if not any(step.trains for step in recipe.recovery):
         return recipe
-    device = choose_device(recipe.device)
-    if device == "cuda":  # of onnxruntime; torch must be able to compute there, too
-        import torch
-
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = usable_device(recipe.device)
     return recipe.with_recovery([step.on_device(device) for step in recipe.recovery])
 
 
@@ -213,6 +216,47 @@ def _require_of_task(flag: str, value: object, task: Task, model: str) -> None:
             f"{task.name}; leave it out",
             id="option-without-use",
         )
+
+
+def require_for_layout(request: ExportRequest) -> None:
+    """Raise `UsageError` for options that do nothing for a layout of another program."""
+    export, layout = request.export, request.layout
+    engines = None if export.engines == [ONNXRUNTIME] else ",".join(export.engines)
+    excluded, unused = "options-exclude-each-other", "option-without-use"
+    for flag, value, id in (
+        ("--engines", engines, excluded),
+        ("--source-text", export.source_text, excluded),
+        ("--target-text", export.target_text, excluded),
+        ("--calibration", request.data.calibration, unused),
+    ):
+        if value is not None:
+            raise UsageError(
+                f"{flag} {value} does nothing with --layout {layout}; leave it out, or use "
+                "--layout compress",
+                id=id,
+            )
+
+
+def check_prune(request: PruneRequest) -> None:
+    """Raise `UsageError` for options of `compress prune` that do not go together."""
+    require_rows(None, request.recovery, request.data)
+    _refuse(
+        request.data.calibration is not None and not request.recovery,
+        _USELESS,
+        f"--calibration {request.data.calibration} is for the recovery; add --recover reconstruct, "
+        "or leave it out",
+    )
+
+
+def only_budget(request: PruneRequest) -> Counts:
+    """The budget of `compress prune`; `UsageError` if there are several."""
+    budgets = request.budget.each()
+    _refuse(
+        len(budgets) != 1,
+        "budget-twice",
+        "say once how many units to keep, for example --keep 0.5",
+    )
+    return budgets[0]
 
 
 def score_requests(options: Mapping[str, Any]) -> list[ScoreRequest]:

@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare_rows, require_references, score_rows, with_tokenizers
 from compressor.evaluation.answers import answers
-from compressor.export.engine_names import ONNXRUNTIME, split_engines
+from compressor.export.engine_names import split_engines
 from compressor.export.precision_names import named_precisions
 from compressor.model.configuration import read_configuration
 from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record
 from compressor.options.requests import BenchRequest, EvaluateRequest
 from compressor.options.validate import check_options
 from compressor.progress import SILENT, Progress
-from compressor.results import Comparison, Quality, Throughput
-from compressor.runtime.artifact import Artifact
-from compressor.runtime.opening import read_description, require_files
-from compressor.storage.manifest import require_unchanged
+from compressor.steps.results import Comparison, Quality, Throughput
+from compressor.storage.names import ONNXRUNTIME
 from compressor.tasks import TASKS, Rows
+from compressor.tasks.builds import Build, builds_of, read_artifacts, require_build_unchanged
 from compressor.throughput import Subject, benchmark
-
-
-@dataclass(frozen=True)
-class Build:
-    """An artifact in one precision of one engine."""
-
-    directory: Path
-    engine: str
-    precision: str
 
 
 class Evaluated(BaseModel, frozen=True):
@@ -130,14 +118,8 @@ def _open(
     directories: Sequence[Path], request: EvaluateRequest | BenchRequest, progress: Progress
 ) -> tuple[Rows, list[Build], str]:
     """The rows, what to measure, and the device; files are checked against the manifests."""
-    artifacts = {d: read_description(d, request.verify) for d in directories}
+    artifacts = read_artifacts(directories, request.verify)
     first = artifacts[directories[0]]
-    for directory, artifact in artifacts.items():
-        if (artifact.task, artifact.labels) != (first.task, first.labels):
-            raise InputError(
-                f"{directory} cannot be compared with {directories[0]}: task or labels differ",
-                id="artifacts-not-comparable",
-            )
     task = TASKS[first.task]
     if isinstance(request, EvaluateRequest):
         check_options([request.evaluation], task, str(directories[0]))
@@ -149,11 +131,7 @@ def _open(
         for build in builds_of(directory, artifacts[directory], engines, precisions)
     ]
     for build in builds if request.verify else ():
-        artifact, engine = artifacts[build.directory], task.engine(build.engine)
-        require_files(build.directory, engine.files(build.directory, artifact, build.precision))
-        settings = (PRUNING_RECORD, "config.json")  # multiply-adds follow from them
-        present = [name for name in settings if (build.directory / name).exists()]
-        require_unchanged(build.directory, present, warn=False)
+        require_build_unchanged(build, artifacts[build.directory])
     rows = task.read_rows(
         request.data.test,
         labels=first.labels,
@@ -172,36 +150,3 @@ def _open(
         for name in engines
     }
     return rows, builds, devices.pop() if len(devices) == 1 else "cpu"
-
-
-def builds_of(
-    directory: Path, artifact: Artifact, engines: Sequence[str], precisions: Sequence[str] | None
-) -> list[Build]:
-    """What to measure of an artifact: each engine in those of the precisions that it has.
-
-    Args:
-        precisions: None for each engine's default one.
-
-    Raises:
-        UsageError: an engine has none of the precisions, or no engine has one of them.
-    """
-    task, builds = TASKS[artifact.task], list[Build]()
-    for name in engines:
-        engine = task.engine(name)
-        wanted = [engine.default_precision(artifact)]
-        if precisions is not None:
-            offered = engine.precisions(directory, artifact)
-            wanted = [precision for precision in precisions if precision in offered]
-        for precision in wanted:
-            engine.files(directory, artifact, precision)  # raises where it has nothing to open
-            builds.append(Build(directory, name, precision))
-    made = {x for build in builds for x in (build.engine, build.precision)}
-    for name in (*engines, *(precisions or ())):
-        if name not in made:
-            offered = task.engine(engines[0]).precisions(directory, artifact)
-            raise UsageError(
-                f"{directory} has no build for {name}; export it, or choose {', '.join(offered)} "
-                f"in {engines[0]}",
-                id="precision-not-in-artifact",
-            )
-    return builds

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from compressor.errors import InputError
 from compressor.report import facts, gains
 from compressor.report.schema import Change, Report
-from compressor.results import Interval, Outcome, Timing, Variant, Verdict
+from compressor.steps.results import Interval, Outcome, Timing, Variant, Verdict
 
 RULE = "baseline"
 

@@ -28,7 +28,7 @@ from compressor.report.view import (
     UnitsRow,
     UnitsSection,
 )
-from compressor.results import Comparison, Source, Timing, Variant
+from compressor.steps.results import Comparison, Source, Timing, Variant
 from compressor.tasks import TASKS
 
 HERE = Path()

@@ -16,7 +16,7 @@ from compressor.report.page import render_template
 from compressor.report.publish import only
 from compressor.report.schema import Report
 from compressor.report.view import ReportView
-from compressor.results import Variant
+from compressor.steps.results import Variant
 from compressor.tasks import TASKS
 
 # Hubs ask for these fields of the front matter.

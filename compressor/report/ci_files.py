@@ -22,7 +22,7 @@ from compressor.report.sentences import speedup
 from compressor.report.table import escape, escape_line, table_block
 from compressor.report.tables import tables
 from compressor.report.view import BuildSummary, ReportView, SpeedRow
-from compressor.results import Interval
+from compressor.steps.results import Interval
 
 SUITE = "compress gate"
 

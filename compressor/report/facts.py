@@ -16,7 +16,7 @@ from compressor.export.precision_names import BASE, ON_DEVICE
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report import numbers
 from compressor.report.schema import Report
-from compressor.results import Comparison, Interval, Ranking, Variant, Verdict
+from compressor.steps.results import Comparison, Interval, Ranking, Variant, Verdict
 from compressor.tasks import TASKS
 
 SIGNIFICANCE = 0.05

@@ -10,6 +10,7 @@ from pathlib import Path
 from compressor.report.schema import render_json
 from compressor.report.view import ReportView
 from compressor.storage.input_files import read_text
+from compressor.storage.manifest import REPORT
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,4 @@ class ReportFormat:
             return False
 
 
-JSON = ReportFormat(
-    "report.json", lambda view: render_json(view.report), r'\s*\{\s*"schema_version":'
-)
+JSON = ReportFormat(REPORT, lambda view: render_json(view.report), r'\s*\{\s*"schema_version":')

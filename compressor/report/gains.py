@@ -9,7 +9,7 @@ from typing import Literal
 
 from compressor.report import facts
 from compressor.report.schema import Report
-from compressor.results import Interval, Timing, Variant
+from compressor.steps.results import Interval, Timing, Variant
 
 Gain = Literal["faster", "same", "slower", "unknown"]
 

@@ -16,7 +16,7 @@ from compressor.report.rule import Rule
 from compressor.report.rules import MaxDropRule, MaxMacsRule, MinSpeedupRule, check
 from compressor.report.schema import Report
 from compressor.report.view import NextStep
-from compressor.results import Outcome, Timing, Variant
+from compressor.steps.results import Outcome, Timing, Variant
 from compressor.tasks import TASKS
 
 RECIPE = "recipe.yaml"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.report import numbers
 from compressor.report.view import Plots, QualityPlot, QualityPoint, UnitsPanel
-from compressor.results import Interval
+from compressor.steps.results import Interval
 from compressor.storage.files import written_at_once
 from compressor.storage.hashes import sha256_of
 from compressor.storage.outputs import update_manifest

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from compressor.evaluation.models import sample_answers
 from compressor.report import facts
 from compressor.report.schema import Report, Sample
-from compressor.results import Ranking, Source, Variant
+from compressor.steps.results import Ranking, Source, Variant
 from compressor.tasks import Rows
-
-_MOST_TEXT = 400  # characters
 
 
 def sample_rows(rows: Rows, samples: int) -> list[Sample]:
@@ -22,14 +21,6 @@ def sample_rows(rows: Rows, samples: int) -> list[Sample]:
     columns = [rows.sources, *([] if rows.pairs is None else [rows.pairs])]
     shown = [sample_answers(column, samples) for column in (*columns, rows.targets)]
     return [Sample(texts=texts, reference=right) for *texts, right in zip(*shown, strict=True)]
-
-
-def sample_answers(answers: Sequence[str], samples: int) -> list[str]:
-    """The texts of rows at even distances, whatever the models answer."""
-    count = len(answers)
-    samples = min(count, samples)
-    chosen = (answers[(2 * number + 1) * count // (2 * samples)] for number in range(samples))
-    return [x if len(x) <= _MOST_TEXT else f"{x[: _MOST_TEXT - 1]}…" for x in chosen]
 
 
 def only(report: Report, variant: Variant) -> Report:

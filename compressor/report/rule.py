@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Self
 
 from compressor.errors import InputError, UsageError
 from compressor.report.schema import Report
-from compressor.results import Interval, Outcome, Variant, Verdict
+from compressor.steps.results import Interval, Outcome, Variant, Verdict
 from compressor.tasks import Rows
 
 Inconclusive = Literal["fail", "pass", "measured"]  # what an inconclusive rule counts as

@@ -19,7 +19,7 @@ from compressor.evaluation import METRICS, metrics_of, rows_to_settle, scaled_ro
 from compressor.report import facts, gains, numbers
 from compressor.report.rule import NUMBER, Inconclusive, Rule, decided_by, judge, match_value
 from compressor.report.schema import Report
-from compressor.results import ROUNDING, Interval, Outcome, Timing, Variant
+from compressor.steps.results import ROUNDING, Interval, Outcome, Timing, Variant
 from compressor.tasks import Rows
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, model_validator
 
 from compressor.errors import InputError, cannot_read
-from compressor.results import (
+from compressor.steps.results import (
     FROM_FILE,
     Interval,
     Number,

@@ -10,7 +10,7 @@ from compressor.report.gains import with_speedup
 from compressor.report.schema import Report
 from compressor.report.sentences import speedup
 from compressor.report.view import CandidateRow, SearchSection
-from compressor.results import ROUNDING, QualityCandidate, QualitySearch, SpeedSearch
+from compressor.steps.results import ROUNDING, QualityCandidate, QualitySearch, SpeedSearch
 
 
 def search_section(report: Report) -> SearchSection:

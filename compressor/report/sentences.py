@@ -11,7 +11,7 @@ from compressor.report.gains import FastestGain, all_timings
 from compressor.report.numbers import join
 from compressor.report.schema import Report
 from compressor.report.view import BuildSummary, Difference, Headline, SpeedRow
-from compressor.results import Outcome, Throughput, Timing, Variant
+from compressor.steps.results import Outcome, Throughput, Timing, Variant
 
 WIDE = 0.2  # width of a speed-up's interval, as a share of it, above which it is uncertain
 

@@ -27,7 +27,7 @@ from compressor.report.view import (
     SpeedSection,
     UnitsSection,
 )
-from compressor.results import CostTable, Outcome
+from compressor.steps.results import CostTable, Outcome
 
 _FASTER: dict[Gain, str] = {
     "faster": " times as fast",

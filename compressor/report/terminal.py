@@ -16,7 +16,7 @@ from compressor.report.schema import Report
 from compressor.report.table import columns, render_text
 from compressor.report.tables import baseline, engines, kept, throughput
 from compressor.report.view import ReportView, SpeedRow, SpeedSection
-from compressor.results import Comparison, Throughput, Variant
+from compressor.steps.results import Comparison, Throughput, Variant
 
 WIDTH = 100
 _NAME_WIDTH = 20

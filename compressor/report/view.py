@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from compressor.report.facts import Judgment, Kept, MetricStyle
 from compressor.report.gains import FastestGain, Gain
 from compressor.report.schema import Change, Report
-from compressor.results import (
+from compressor.steps.results import (
     Check,
     CostTable,
     Interval,

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compressor.errors import UsageError
-from compressor.pipeline.inputs import read
-from compressor.pipeline.values import DataRows
+from compressor.options.inputs import read
 from compressor.report import numbers
 from compressor.study.compare_scores import (
     compared_pair,
@@ -24,6 +23,7 @@ from compressor.study.run import (
     StudiedModel,
     facts_of,
 )
+from compressor.tasks.opened import DataRows
 from compressor.tasks.rows import some_rows
 
 

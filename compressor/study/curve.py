@@ -10,9 +10,7 @@ from matplotlib.figure import Figure
 from compressor.budgets.units import HEADS
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.pipeline.inputs import encode
-from compressor.pipeline.recover import recover
-from compressor.pipeline.values import DataRows, ModelAndRows, RecoveryPlan
+from compressor.recovery.planning import RecoveryPlan, recover
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, DENSE
@@ -20,6 +18,7 @@ from compressor.study.options import CurveStudy
 from compressor.study.plotting import draw_lines, legend, panels
 from compressor.study.quality import Effect, MeasuredQuality, effect_cells, is_significant, removals
 from compressor.study.run import Result, StudiedModel, table
+from compressor.tasks.opened import DataRows, ModelAndRows, encode
 
 
 def curve(model: StudiedModel, rows: DataRows, options: CurveStudy) -> Result:

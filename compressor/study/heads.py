@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 
 from compressor.importance.ablation_runs import outputs_without_units
-from compressor.pipeline.values import DataRows
 from compressor.report.facts import kind_label
 from compressor.report.plots import INK
 from compressor.report.table import Column
@@ -15,6 +14,7 @@ from compressor.study.options import HeadsStudy
 from compressor.study.plotting import head_panels
 from compressor.study.quality import Effect, MeasuredQuality, effect_cells, mark
 from compressor.study.run import Result, StudiedModel, by_kind, table
+from compressor.tasks.opened import DataRows
 
 
 def heads(model: StudiedModel, rows: DataRows, options: HeadsStudy) -> Result:

@@ -11,13 +11,13 @@ from matplotlib.ticker import MaxNLocator
 from compressor.errors import UsageError
 from compressor.importance.ablation_runs import losses_alone
 from compressor.model.sublayers import Mask
-from compressor.pipeline.values import DataRows
 from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, DENSE, MARKERS
 from compressor.study.options import LayersStudy
 from compressor.study.plotting import legend, panels
 from compressor.study.quality import Effect, MeasuredQuality, effect_cells, mark
 from compressor.study.run import Result, StudiedModel, by_kind, table
+from compressor.tasks.opened import DataRows
 
 
 def layers(model: StudiedModel, rows: DataRows, options: LayersStudy) -> Result:

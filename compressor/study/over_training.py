@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 
 from compressor.budgets.units import HEADS
 from compressor.model.sublayers import Mask, Scores
-from compressor.pipeline.inputs import load
-from compressor.pipeline.values import DataRows
+from compressor.options.inputs import load
 from compressor.report import numbers
 from compressor.report.facts import MetricStyle, kind_label, metric_style
 from compressor.report.table import Column, ReportTable
@@ -29,6 +28,7 @@ from compressor.study.options import TrainingStudy
 from compressor.study.plotting import draw_lines, panels
 from compressor.study.quality import Effect, MeasuredQuality, removals
 from compressor.study.run import Result, StudiedModel, require_same_attention, table
+from compressor.tasks.opened import DataRows
 
 TOP = 0.25  # share of the heads that count as the most important
 

@@ -16,11 +16,11 @@ from compressor.budgets.units import select
 from compressor.evaluation import compare_rows, main_metric, metrics_of
 from compressor.importance.ablation_runs import outputs_without_units
 from compressor.model.sublayers import Mask, Scores
-from compressor.pipeline.values import DataRows
 from compressor.report import numbers
 from compressor.report.facts import SIGNIFICANCE, MetricStyle, metric_style, significant
 from compressor.study.options import Testing
 from compressor.study.run import StudiedModel
+from compressor.tasks.opened import DataRows
 
 # The main metric (`value`) of a model with fewer heads against the `dense` one's on the same rows:
 # `difference` in points, its 95 % `interval`, two-sided `p`, all `metrics`, whether the dense value

@@ -17,7 +17,6 @@ from torch import nn
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Sublayer
-from compressor.pipeline.values import DataRows
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, FAINT, MARKERS
@@ -30,6 +29,7 @@ from compressor.study.options import RolesStudy
 from compressor.study.plotting import head_panels, legend
 from compressor.study.run import Result, StudiedModel, by_kind, require_same_attention, table
 from compressor.study.word_alignment import tokenize
+from compressor.tasks.opened import DataRows
 
 # Sentences are left out whose least frequent token is among this many most frequent ones.
 COMMON = 500

@@ -17,16 +17,14 @@ from torch import nn
 
 from compressor.errors import InputError, UsageError
 from compressor.importance import ScoringJob, ScoringMethod
+from compressor.importance.scoring import score
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import KINDS, Mask, Scores, Sublayer, kind_of
+from compressor.options import inputs
 from compressor.options.sections import CalibrationData
 from compressor.options.table import import_object
 from compressor.options.validate import check_options, require_rows
-from compressor.pipeline import inputs
-from compressor.pipeline.context import Context
-from compressor.pipeline.score import score
-from compressor.pipeline.values import DataRows, ModelAndRows
 from compressor.progress import SILENT, Progress
 from compressor.report.plots import PLOT_FORMATS, plot_style, save_figure
 from compressor.report.sentences import shared_rows
@@ -38,11 +36,14 @@ from compressor.report.table import (
     render_table,
     render_text,
 )
+from compressor.steps.context import Context
 from compressor.storage import staging
 from compressor.storage.files import require_directory, write_at_once, write_json
 from compressor.storage.version import __version__
 from compressor.study.options import MeasuringStudy, StudyRequest
 from compressor.tasks import TASKS, Batch, Rows, Task
+from compressor.tasks.engines import pick_device
+from compressor.tasks.opened import DataRows, ModelAndRows, encode
 
 PREFIX = "study-"
 
@@ -70,7 +71,7 @@ class StudiedModel:
 
     def batches(self, rows: Rows) -> list[Batch]:
         """Batches of all rows on the CPU; reports how many rows had to be truncated."""
-        examples = inputs.encode(rows, self.checkpoint, self.task, self.progress)
+        examples = encode(rows, self.checkpoint, self.task, self.progress)
         return self.task.batches(examples, self.checkpoint.model)
 
     def score(self, method: ScoringMethod, rows: Rows | None) -> Scores:
@@ -82,7 +83,7 @@ class StudiedModel:
         """
         on = "" if rows is None else f" on {len(rows.sources)} rows"
         self.progress.message(f"scoring {self.checkpoint.name} with {method.name}{on} …")
-        examples = [] if rows is None else inputs.encode(rows, self.checkpoint, self.task)
+        examples = [] if rows is None else encode(rows, self.checkpoint, self.task)
         opened = ModelAndRows(self.checkpoint, examples, rows)
         full = Mask.full(self.layers)
         return score(full, method, self.layers, opened=opened, context=self.context)
@@ -215,7 +216,7 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
 
 def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, DataRows]:
     """The dense model, the last of several, and the rows that the request names."""
-    device = inputs.pick_device(request.device, progress)
+    device = pick_device(request.device, progress)
     checkpoint = inputs.load(request.checkpoints()[-1])
     task = TASKS[checkpoint.task]
     if not (task.has_answers and task.one_example_per_row):

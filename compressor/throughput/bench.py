@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import EnvironmentProblem, UsageError
-from compressor.results import Throughput
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.runtime.opening import count_output_tokens, reads_one_token
+from compressor.steps.results import Throughput
 from compressor.storage.names import ONNXRUNTIME
 from compressor.tasks import TASKS, Timed
 from compressor.throughput.hardware import cores

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.results import Timing
+from compressor.steps.results import Timing
 from compressor.throughput.measure import Samples
 from compressor.throughput.workloads import Workload
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from compressor.options.requests import EvaluateRequest, ExportRequest, make_request
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
-from compressor.pipeline.run import export_checkpoint
+from compressor.pipeline.single import export_checkpoint
 
 
 def main() -> None:

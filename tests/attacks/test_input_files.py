@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from compressor.commands import invoke as status_of
+from compressor.commands.stream_lines import Lines
 from compressor.errors import InputError, UsageError
 from compressor.options.requests import PruneRequest, ScoreRequest, make_recipe
-from compressor.pipeline.run import prune_checkpoint, score_checkpoint
-from compressor.pipeline.score import read_scores
-from compressor.pipeline.stream_lines import Lines
+from compressor.pipeline.single import prune_checkpoint, score_checkpoint
 from compressor.report.rules import check
 from compressor.report.schema import load_report, render_json
+from compressor.report.scores_file import read_scores
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import rules, translator_report

@@ -15,7 +15,7 @@ from compressor.budgets.speedup import Speedup
 from compressor.budgets.units import PathCut, UnitCosts
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
-from compressor.results import Source, Throughput
+from compressor.steps.results import Source, Throughput
 from tests.helpers.errors import raises
 from tests.helpers.scores import judged, timing
 

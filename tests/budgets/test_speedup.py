@@ -22,7 +22,7 @@ from compressor.budgets.speedup import climb
 from compressor.budgets.units import MULTIPLES, UnitCosts, parse_floors, removal_path
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
-from compressor.results import CostTable, LayerCost, LayersTry, Timing
+from compressor.steps.results import CostTable, LayerCost, LayersTry, Timing
 from tests.helpers.errors import raises
 from tests.helpers.scores import cost_table, timing
 

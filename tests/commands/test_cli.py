@@ -19,8 +19,8 @@ from compressor import example
 from compressor.commands import COMMANDS, application
 from compressor.commands import invoke as run
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.inspection import inspect_checkpoint
 from compressor.tasks import TASKS
+from compressor.throughput.inspection import inspect_checkpoint
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.report_samples import translator_report

@@ -24,10 +24,10 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, units_of
 from compressor.model.surgery import prune
 from compressor.options.requests import ExportRequest
-from compressor.pipeline.inputs import random_check_batches
-from compressor.pipeline.run import export_checkpoint
-from compressor.results import Check
+from compressor.pipeline.single import export_checkpoint
+from compressor.steps.results import Check
 from compressor.tasks import TASKS
+from compressor.tasks.opened import random_check_batches
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.runs import request
@@ -231,12 +231,12 @@ def test_an_export_that_fails_leaves_nothing(tmp_path):
 
     refused = partial(write, then=VerificationError("they differ", id="onnx-differs"))
     with (
-        mock.patch("compressor.pipeline.export.export_model", refused),
+        mock.patch("compressor.export.exported.export_model", refused),
         raises(VerificationError, "onnx-differs"),
     ):
         export_checkpoint(wanted, out)
     assert not out.exists()
-    with mock.patch("compressor.pipeline.export.export_model", partial(write, then=None)):
+    with mock.patch("compressor.export.exported.export_model", partial(write, then=None)):
         export_checkpoint(wanted, out)
     written = sorted(path.name for path in out.rglob("*"))
     assert written == ["manifest.json", "model.onnx", "onnx"]

@@ -19,10 +19,10 @@ from compressor.export.precision_names import precisions_to_export, split_precis
 from compressor.export.precisions import LargestValue, add_precision, range_check, require_within
 from compressor.export.task_graphs import graph_bytes
 from compressor.options.requests import ExportRequest
-from compressor.pipeline.run import export_checkpoint
-from compressor.results import HALF_RANGE
+from compressor.pipeline.single import export_checkpoint
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.opening import read_artifact
+from compressor.steps.results import HALF_RANGE
 from compressor.tasks import Example
 from tests.helpers import toy
 from tests.helpers.errors import raises

@@ -20,7 +20,7 @@ import transformers
 from compressor.model.architectures import ARCHITECTURES, architecture
 from compressor.model.checkpoint import open_checkpoint
 from compressor.options.requests import ExportRequest
-from compressor.pipeline.run import export_checkpoint
+from compressor.pipeline.single import export_checkpoint
 from tests.helpers import toy
 from tests.helpers.runs import request
 from tests.helpers.sentence_encoders import save_encoder

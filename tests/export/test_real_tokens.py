@@ -27,8 +27,8 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune, verify_surgery
-from compressor.results import Check
 from compressor.runtime.session import open_session
+from compressor.steps.results import Check
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 from tests.helpers.heads import SMALL, save_head, tiny_head

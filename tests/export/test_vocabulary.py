@@ -29,13 +29,14 @@ from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.options.requests import ExportRequest
-from compressor.pipeline.inputs import make_check_batches
-from compressor.pipeline.run import export_checkpoint, run
+from compressor.pipeline.run import run
+from compressor.pipeline.single import export_checkpoint
 from compressor.report.schema import load_report
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.generation import OutputTokens
 from compressor.runtime.opening import count_output_tokens
 from compressor.tasks import TASKS
+from compressor.tasks.opened import make_check_batches
 from compressor.tasks.texts import SOURCE, TARGET, TextFile
 from tests.helpers import toy
 from tests.helpers.command_line import invoke

@@ -14,7 +14,8 @@ import torch
 
 import compressor
 from compressor.options.requests import ExportRequest, make_request
-from compressor.pipeline.run import export_checkpoint, run
+from compressor.pipeline.run import run
+from compressor.pipeline.single import export_checkpoint
 from compressor.recovery import distillation
 from compressor.recovery.distillation import Distillation
 from compressor.runtime import collate

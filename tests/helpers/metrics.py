@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from compressor.evaluation import DEFAULT_SEED, compare_rows, score_rows
-from compressor.results import Comparison, Quality
+from compressor.steps.results import Comparison, Quality
 from compressor.tasks import Rows
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from compressor.report import gains
 from compressor.report.rules import MaxDropRule, MinSpeedupRule, Rule, parse_rules
 from compressor.report.schema import Report, Sample
-from compressor.results import (
+from compressor.steps.results import (
     Check,
     Comparison,
     Outcome,

@@ -10,12 +10,12 @@ from typing import Any
 
 from compressor.model.sublayers import Mask
 from compressor.options.requests import Recipe, make_recipe, make_request
-from compressor.pipeline.choose import select_units
-from compressor.pipeline.recover import plan_recovery
 from compressor.pipeline.setup import open_run, prepare
-from compressor.pipeline.values import ChosenUnits, Exported
 from compressor.progress import SILENT
-from compressor.results import Variant
+from compressor.recovery.planning import prepare_recovery
+from compressor.selection.choose import select_units
+from compressor.steps.results import Variant
+from compressor.steps.values import ChosenUnits, Exported
 from tests.helpers import toy
 
 # As the command line has them: `recipe(model="m", keep=["0.5"], steps=3)`.
@@ -111,8 +111,17 @@ def chosen_by_run(recipe: Recipe, out: Path, progress=SILENT) -> ChosenUnits:
         (artifact,) = plan.artifacts
         dense = Exported(context.steps.state / "dense", facts)
         dense.directory.mkdir(exist_ok=True)
-        recovery = plan_recovery(recipe.recovery, opened.text, dense, context)
-        return select_units(artifact, opened.limits, recovery, None, dense, plan, opened, context)
+        recovery = prepare_recovery(opened.recovery, dense, context)
+        return select_units(
+            artifact,
+            opened.prunable.limits,
+            recovery,
+            None,
+            dense,
+            plan.measuring,
+            opened=opened.prunable,
+            context=context,
+        )
 
 
 def finished_steps(out: Path) -> Counter[str]:

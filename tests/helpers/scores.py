@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compressor.model.sublayers import Scores
-from compressor.results import Comparison, CostTable, LayerCost, QualityCandidate, Timing
+from compressor.steps.results import Comparison, CostTable, LayerCost, QualityCandidate, Timing
 
 LAYERS = {"encoder_self.0": 8, "encoder_self.1": 8, "decoder_self.0": 6, "cross.0": 8}
 

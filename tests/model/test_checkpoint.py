@@ -20,8 +20,8 @@ from compressor.model.layers import find_sublayers
 from compressor.model.memory import free_bytes, release, trim_memory
 from compressor.model.surgery import prune, remove_units
 from compressor.model.weights import computed_weights
+from compressor.options.inputs import load
 from compressor.options.sections import ModelSection
-from compressor.pipeline.inputs import load
 from compressor.report.card_facts import CardFacts, read_card
 from tests.helpers import toy
 from tests.helpers.damaged_checkpoints import configure, rename

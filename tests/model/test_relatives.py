@@ -20,10 +20,10 @@ from compressor.model.architectures import ARCHITECTURES
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune, verify_surgery
-from compressor.pipeline.inputs import random_check_batches
 from compressor.runtime import Classifier, Embedder, Translator
 from compressor.runtime.opening import read_artifact
 from compressor.tasks import TASKS
+from compressor.tasks.opened import random_check_batches
 from tests.export.test_export import export
 from tests.helpers.stages import (
     MAKERS,

@@ -19,7 +19,7 @@ from compressor import parallel
 from compressor.commands import invoke
 from compressor.errors import InputError
 from compressor.parallel import Ranks, accelerate_options
-from compressor.pipeline.setup import require_rows_for_ranks
+from compressor.tasks.opened import require_rows_for_ranks
 from tests.helpers import rank_cases, toy
 from tests.helpers.batches import examples
 from tests.helpers.command_line import ROOT, ranks

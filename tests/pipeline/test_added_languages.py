@@ -21,8 +21,8 @@ from compressor.model.languages import (
 )
 from compressor.model.stored_tokenizer import open_tokenizer
 from compressor.model.tokenizer import save_tokenizer
+from compressor.options.inputs import load
 from compressor.options.sections import ModelSection
-from compressor.pipeline.inputs import load
 from compressor.runtime import Translator
 from tests.helpers import toy
 from tests.helpers.command_line import invoke

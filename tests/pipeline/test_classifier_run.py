@@ -18,9 +18,9 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.options.requests import BenchRequest, EvaluateRequest, make_request
 from compressor.options.sections import Card
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
-from compressor.pipeline.evaluate import choose_default
 from compressor.pipeline.run import run
 from compressor.report import facts
+from compressor.report.defaults import choose_default
 from compressor.report.schema import load_report
 from compressor.runtime import Classifier
 from tests.helpers.errors import raises

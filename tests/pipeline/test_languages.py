@@ -16,11 +16,12 @@ import transformers
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.languages import source_prefix
+from compressor.options.inputs import load
 from compressor.options.sections import ModelSection
-from compressor.pipeline.inputs import encode, load
 from compressor.runtime import Translator, collate
 from compressor.storage.files import write_json
 from compressor.tasks import TASKS, Rows
+from compressor.tasks.opened import encode
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises

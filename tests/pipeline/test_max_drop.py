@@ -16,9 +16,9 @@ from scipy.stats import norm
 
 from compressor.errors import InputError, UsageError
 from compressor.options.requests import Recipe
-from compressor.pipeline import judge as judging
 from compressor.report.schema import load_report
 from compressor.runtime import Translator
+from compressor.selection import judge as judging
 from compressor.tasks import TASKS, Rows, split_rows
 from tests.helpers import toy
 from tests.helpers.command_line import compress

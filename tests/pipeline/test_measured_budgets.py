@@ -19,20 +19,21 @@ from compressor.export.precision_names import precision_timed
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
+from compressor.options.inputs import read
 from compressor.options.requests import Recipe
-from compressor.pipeline import timing as timing_step
-from compressor.pipeline.context import Context
-from compressor.pipeline.inputs import encode, read
-from compressor.pipeline.recover import recover
 from compressor.pipeline.run import run
 from compressor.pipeline.setup import open_run, prepare
-from compressor.pipeline.values import Exported, ModelAndRows, RecoveryPlan
 from compressor.progress import SILENT
+from compressor.recovery.planning import RecoveryPlan, recover
 from compressor.report.schema import load_report
-from compressor.results import Throughput
 from compressor.runtime.opening import read_artifact
+from compressor.steps.context import Context
+from compressor.steps.results import Throughput
+from compressor.steps.values import Exported
 from compressor.tasks import TASKS
+from compressor.tasks.opened import ModelAndRows, encode
 from compressor.throughput import Subject
+from compressor.throughput import timer as timing_step
 from compressor.training.data import hold_out
 from tests.helpers import toy
 from tests.helpers.command_line import compress
@@ -212,12 +213,18 @@ def test_on_cuda_choices_are_timed_in_the_form_that_runs_there(checkpoints, tmp_
     monkeypatch.setattr(timing_step, "benchmark", look)
     recipe = speed_recipe(model, tmp_path, method="magnitude")
     plan, opened = prepare(recipe, out, SILENT)
-    half = trial_mask(opened.limits.full, ["encoder_self"], 2)
+    half = trial_mask(opened.prunable.limits.full, ["encoder_self"], 2)
     with open_run(plan, opened, SILENT) as context:
         on_cuda = replace(context, device="cuda")
         precision = precision_timed(("fp32", "fp16"), "cuda")
         dense = Exported(made.directory, None)
-        how = 1, dense, "onnxruntime", precision, plan.recipe.throughput
-        timing_step.time_masks({"half": half}, *how, opened=opened, context=on_cuda)
+        how = 1, dense, "onnxruntime", precision, plan.measuring.timing
+        timing_step.time_masks(
+            {"half": half},
+            *how,
+            checkpoint=opened.source.checkpoint,
+            rows=opened.prunable.data.timed,
+            context=on_cuda,
+        )
     assert seen == [(name, "fp16", {"fp16": "cuda"}) for name in ("dense", "half")]
     assert sorted(path.name for path in (made.directory / "onnx").iterdir()) == before

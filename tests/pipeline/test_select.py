@@ -11,18 +11,19 @@ from safetensors.torch import load_file
 
 import compressor
 from compressor.importance import METHODS, ScoringJob, score_units
+from compressor.importance.scoring import score
 from compressor.learned_masks import LEARNED
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask, renumbered
 from compressor.model.surgery import gated, mask_gates, prune, without_skipped
+from compressor.options.inputs import read
 from compressor.options.requests import Recipe, ScoreRequest
 from compressor.options.sections import Data
-from compressor.pipeline.context import Context
-from compressor.pipeline.inputs import encode, read
-from compressor.pipeline.run import run, score_checkpoint
-from compressor.pipeline.score import score
-from compressor.pipeline.values import ModelAndRows
+from compressor.pipeline.run import run
+from compressor.pipeline.single import score_checkpoint
+from compressor.steps.context import Context
 from compressor.tasks import TASKS
+from compressor.tasks.opened import ModelAndRows, encode
 from compressor.throughput.multiply_adds import WorkSize, shape_of, total_multiply_adds
 from tests.helpers import toy
 from tests.helpers.runs import Progress, hashes, recipe_for, request

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from compressor.commands import invoke as run
+from compressor.commands.stream_lines import Lines
 from compressor.errors import InputError, UsageError
-from compressor.pipeline.stream_lines import Lines
 from compressor.runtime import Classifier, Translator
 from tests.helpers import runtime_artifacts, toy
 from tests.helpers.command_line import ROOT, invoke

@@ -10,9 +10,9 @@ import pytest
 from safetensors.torch import load_file
 
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.run import run
 from compressor.report.build_view import build_view
+from compressor.report.defaults import fastest_engines
 from compressor.report.facts import keeps_quality
 from compressor.report.rules import check, parse_rules
 from compressor.report.schema import load_report

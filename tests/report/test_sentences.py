@@ -15,7 +15,7 @@ from compressor.report.card import render_card
 from compressor.report.rules import check
 from compressor.report.schema import Report
 from compressor.report.terminal import short_table, summary
-from compressor.results import Outcome
+from compressor.steps.results import Outcome
 from tests.helpers.report_samples import (
     accuracy_report,
     changed,

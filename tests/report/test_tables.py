@@ -15,7 +15,7 @@ from compressor.report.publish import only, sample_rows, share_scoring
 from compressor.report.schema import Report
 from compressor.report.table import Column, columns, render_text
 from compressor.report.tables import conclusion, samples, tables
-from compressor.results import QualitySearch, Source, SpeedSearch, SpeedTry
+from compressor.steps.results import QualitySearch, Source, SpeedSearch, SpeedTry
 from compressor.tasks import Rows
 from tests.helpers.report_samples import (
     MAKERS,

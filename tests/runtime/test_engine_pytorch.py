@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from compressor.errors import UsageError
+from compressor.export.exported import pruned_engines
 from compressor.options.requests import ExportRequest, make_request
-from compressor.pipeline.export import pruned_engines
-from compressor.pipeline.inputs import engines_to_measure
-from compressor.pipeline.run import export_checkpoint, run
+from compressor.pipeline.run import run
+from compressor.pipeline.single import export_checkpoint
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.engines.pytorch import PyTorch
 from compressor.tasks import TASKS
+from compressor.tasks.engines import engines_to_measure
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.runs import recipe_for

@@ -14,8 +14,7 @@ import pytest
 
 from compressor.commands import invoke as run
 from compressor.errors import InputError, UsageError
-from compressor.options.sections import ModelSection
-from compressor.pipeline.score import write_scores
+from compressor.report.scores_file import write_scores
 from compressor.study.compare_scores import comparison_plot
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
@@ -43,7 +42,7 @@ def score(model: Path, output: Path, *options: str) -> None:
 def test_scores_replace_scores_alone_and_leave_their_neighbours_alone(model, tmp_path):
     output, neighbour = tmp_path / "mycal.json", tmp_path / "mycal.tmp"
     neighbour.write_text("mine", encoding="utf-8")
-    write_scores(output, sample(0, "taylor"), ModelSection(path=str(model)))
+    write_scores(output, sample(0, "taylor"))
     score(model, output)
     assert json.loads(output.read_text(encoding="utf-8"))["method"] == "magnitude"
     with raises(InputError, "output-not-ours"):
@@ -87,7 +86,7 @@ def test_an_output_that_cannot_be_written_fails_before_anything_else(
 ):
     monkeypatch.chdir(tmp_path)
     Path("afile").write_text("mine", encoding="utf-8")
-    write_scores(Path("scores.json"), sample(0, "taylor"), ModelSection(path=str(model)))
+    write_scores(Path("scores.json"), sample(0, "taylor"))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with raises(InputError, "output-not-writable") as caught:
         invoke(*words, "-o", "afile/out", "-m", model)
@@ -181,7 +180,7 @@ def test_what_may_not_be_read_or_written_is_one_sentence_that_names_it(tmp_path)
     rows, lines = toy.labels_file(tmp_path / "rows.tsv"), tmp_path / "lines.txt"
     lines.write_text("w3 w4\n", encoding="utf-8")
     scores, report, closed = (tmp_path / name for name in ("scores.json", "r.json", "closed"))
-    write_scores(scores, sample(0, "taylor"), ModelSection(path=str(dense)))
+    write_scores(scores, sample(0, "taylor"))
     translator_report().save(report)
     closed.mkdir()
     inspect = ["inspect", str(dense)]

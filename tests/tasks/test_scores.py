@@ -12,9 +12,9 @@ import torch
 from compressor.errors import CompressWarning, InputError, UsageError
 from compressor.export.task_graphs import Network, export_model
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.inputs import random_check_batches
 from compressor.runtime import MultiLabelClassifier
 from compressor.tasks import TASKS, count_shared, require_task, split_rows
+from compressor.tasks.opened import random_check_batches
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises

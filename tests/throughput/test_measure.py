@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from compressor.results import Timing
 from compressor.runtime.text import Encoded
+from compressor.steps.results import Timing
 from compressor.throughput import statistics
 from compressor.throughput.measure import measure
 from compressor.throughput.statistics import against_dense, speedup_of, summarize

@@ -17,8 +17,8 @@ from compressor.model.layers import find_sublayers
 from compressor.model.one_token import read_one_token
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import remove_units
-from compressor.pipeline.inspection import unit_costs
 from compressor.tasks import TASKS, Example
+from compressor.throughput.inspection import unit_costs
 from compressor.throughput.multiply_adds import (
     ModelShape,
     WorkSize,

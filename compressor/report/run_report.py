@@ -4,31 +4,56 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compressor import parallel
+from compressor.evaluation.models import source_of
 from compressor.export.precisions import set_default
-from compressor.options.sections import Gate
-from compressor.options.validate import gate_rules
-from compressor.pipeline.context import Context
-from compressor.pipeline.evaluate import fastest_engines, source_of
-from compressor.pipeline.values import DENSE, Measured, Opened, Plan
+from compressor.model.checkpoint import Checkpoint
 from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports, rules
 from compressor.report.card import render_card
-from compressor.report.card_facts import read_card
+from compressor.report.card_facts import CardFacts
+from compressor.report.defaults import fastest_engines
 from compressor.report.publish import only, sample_rows, share_scoring, without_paths
+from compressor.report.rule import Inconclusive
+from compressor.report.rules import Rule
 from compressor.report.schema import Report
-from compressor.results import Source
-from compressor.steps import STATE
+from compressor.steps.context import Context
+from compressor.steps.results import QualitySearch, Source, SpeedSearch, Throughput, Variant
+from compressor.steps.store import STATE
+from compressor.steps.values import DENSE
 from compressor.storage.hashes import sha256_of
 from compressor.storage.manifest import CARD, MANIFEST, manifest_of
 from compressor.storage.outputs import require_written_by_run, write_manifest, write_outputs
 from compressor.storage.version import __version__
+from compressor.tasks.opened import DataRows
 from compressor.tasks.texts import TextFile
 from compressor.throughput import hardware
 
 RECIPE = "recipe.yaml"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All models of a run, with their quality and their speed, as reports have them."""
+
+    dense: Variant
+    builds: Sequence[Variant]  # the others, of which those to serve are marked
+    throughput: Throughput | None
+    search: SpeedSearch | QualitySearch | None = None  # of the last budget
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run was started with, as its report names it."""
+
+    checkpoint: Checkpoint  # the dense model
+    data: DataRows
+    source_text: TextFile | None  # whose tokens are kept
+    target_text: TextFile | None  # whose tokens decoders of pruned models score
 
 
 def run_metadata(*, command: str) -> dict[str, str]:
@@ -37,26 +62,39 @@ def run_metadata(*, command: str) -> dict[str, str]:
     return {"created": now, "command": command}
 
 
-def require_own_outputs(plan: Plan, context: Context) -> None:
+def require_own_outputs(output: Path, artifacts: Iterable[Path], context: Context) -> None:
     """Check, before anything is computed, that the last step will not meet files of the user's.
+
+    Args:
+        output: of the run.
+        artifacts: their directories.
+        context: with what the run wrote before.
 
     Raises:
         InputError: a file that it writes is there, and this run did not write it.
     """
     names = (RECIPE, CARD, MANIFEST, *(FORMATS[name].file for name in DEFAULT_FORMATS))
-    directories = {plan.output, *(artifact.directory for artifact in plan.artifacts)}
+    directories = {output, *artifacts}
     paths = [directory / name for directory in directories for name in names]
-    require_written_by_run(plan.output, context.steps.state, paths)
+    state = context.steps.state
+    parallel.on_main(lambda: require_written_by_run(output, state, paths))
 
 
 def describe_run(
-    plan: Plan, opened: Opened, started: Mapping[str, str], measured: Measured
+    inputs: Inputs, started: Mapping[str, str], measured: Measured, seed: int, samples: int
 ) -> Report:
-    """All results of a run, without the gate's outcomes."""
-    checkpoint, data = opened.source.checkpoint, opened.data
-    source_text, target_text = opened.source_text, opened.target_text
+    """All results of a run, without the gate's outcomes.
+
+    Args:
+        inputs: what it started with.
+        started: when and how.
+        measured: its models.
+        seed: of everything random.
+        samples: test rows to show.
+    """
+    checkpoint, data = inputs.checkpoint, inputs.data
+    source_text, target_text = inputs.source_text, inputs.target_text
     scoring, variants = share_scoring(measured.builds)
-    samples = plan.recipe.evaluation.samples
     return Report(
         tool_version=__version__,
         created=started["created"],
@@ -64,9 +102,9 @@ def describe_run(
         task=checkpoint.task,
         model=checkpoint.name,
         revision=checkpoint.revision,
-        notes=opened.dense.checkpoint.notes,
+        notes=checkpoint.notes,
         model_type=str(checkpoint.model.config.model_type),  # type: ignore[union-attr]
-        seed=plan.recipe.seed,
+        seed=seed,
         calibration=source_of(data.calibration) if data.calibration else None,
         test=source_of(data.test) if data.test else None,
         samples=sample_rows(data.test, samples) if data.test else [],
@@ -83,9 +121,15 @@ def describe_run(
     )
 
 
-def gated(report: Report, gate: Gate) -> Report:
-    """The report with the outcomes of the gate's rules."""
-    outcomes = rules.check(report, gate_rules(gate), gate.inconclusive)
+def gated(report: Report, gate: Sequence[Rule], inconclusive: Inconclusive) -> Report:
+    """The report with the outcomes of a gate's rules.
+
+    Args:
+        report: of what was measured.
+        gate: the rules.
+        inconclusive: what counts where an interval has the limit in it.
+    """
+    outcomes = rules.check(report, gate, inconclusive)
     return report.model_copy(update={"gate": outcomes})
 
 
@@ -120,21 +164,46 @@ def choose_served(report: Report, context: Context) -> None:
         context.steps.do(make_default, *inputs, title=title, into=directory)
 
 
-def publish(report: Report, plan: Plan, opened: Opened, context: Context) -> None:
-    """Write reports, recipes, cards and manifests; recipes alone name the machine's directories."""
-    output, steps = plan.output, context.steps
+def publish(
+    report: Report,
+    output: Path,
+    recipes: Mapping[Path, str],
+    card: CardFacts,
+    precisions: Sequence[str],
+    context: Context,
+) -> None:
+    """Write reports, recipes, cards and manifests; recipes alone name the machine's directories.
+
+    Args:
+        report: of the run.
+        output: its directory.
+        recipes: directory of the run, or of an artifact -> its recipe.
+        card: what model cards say that was not measured.
+        precisions: that were exported.
+        context: with the files of the steps.
+    """
+    facts_of_run = provenance(report, precisions)
+    parallel.on_main(lambda: _publish(report, output, recipes, card, facts_of_run, context))
+
+
+def _publish(
+    report: Report,
+    output: Path,
+    recipes: Mapping[Path, str],
+    card: CardFacts,
+    facts_of_run: Mapping[str, Any],
+    context: Context,
+) -> None:
+    steps = context.steps
     models = facts.pruned(report)
     choose_served(report, context)
-    known = plan.recipe.card.over(read_card(opened.dense.checkpoint.directory))
-    texts = {output / RECIPE: plan.recipe.to_yaml()}
-    for artifact in plan.artifacts:
-        texts[artifact.directory / RECIPE] = plan.recipe.to_yaml(artifact.budget)
+    texts = {directory / RECIPE: recipe for directory, recipe in recipes.items()}
     directories = {path.parent for path in texts}
     for model in models:
         directory = Path(model.directory)
         own_report = without_paths(only(report, model), directory)
         texts |= render_reports(own_report, directory)
-        texts[directory / CARD] = render_card(own_report, model.name, known)
+        texts[directory / CARD] = render_card(own_report, model.name, card)
     report = without_paths(report, output)
     if len(models) > 1:
         texts |= render_reports(report, output)
@@ -145,7 +214,6 @@ def publish(report: Report, plan: Plan, opened: Opened, context: Context) -> Non
         hashes.update({x.relative_to(output).as_posix(): sha256 for x, sha256 in written.items()})
 
     write(texts)
-    facts_of_run = provenance(report, plan)
     dense = steps.state / DENSE
     # Its graphs can be opened as an artifact, too.
     write_manifest(dense, facts_of_run, steps.files_below(dense))
@@ -161,14 +229,14 @@ def publish(report: Report, plan: Plan, opened: Opened, context: Context) -> Non
         write({directory / MANIFEST: f"{json.dumps(manifest, ensure_ascii=False, indent=1)}\n"})
 
 
-def provenance(report: Report, plan: Plan) -> dict[str, Any]:
+def provenance(report: Report, precisions: Sequence[str]) -> dict[str, Any]:
     """What manifests say of the run beside its files."""
     return {
         "tool": f"compress {__version__}",
         "created": report.created,
         "command": report.command,
         "seed": report.seed,
-        "precisions": list(plan.precisions),
+        "precisions": list(precisions),
         "calibration": report.calibration and report.calibration.model_dump(),
         "versions": report.versions,
         "hardware": report.hardware,

@@ -112,11 +112,13 @@ def serve(
     """Write the answer to each line, in their order, as soon as its chunk is done.
 
     Args:
+        lines: to answer.
         answer: a stream of answers to a stream of lines; takes the number of lines to read ahead.
         form: the line to write for an answer and its number, counted from 1. Line ends within it
             become spaces, so that line numbers stay what they are.
         output: a new file, whose directories are made; None for the standard output.
         chunk_lines: lines to read ahead; None for `CHUNK_ROWS`, or 1 if someone types them.
+        progress: receives the number of lines written.
 
     Raises:
         InputError: the file exists, or cannot be written.

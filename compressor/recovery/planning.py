@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compressor import parallel, recovery
+from compressor import parallel
 from compressor.errors import UsageError
-from compressor.export.precision_names import BASE
-from compressor.model.checkpoint import Checkpoint
-from compressor.model.languages import direction
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import remaining_sublayers
-from compressor.options.sections import Columns
-from compressor.pipeline.context import Context
-from compressor.pipeline.values import Exported, ModelAndRows, RecoveryPlan
 from compressor.progress import Progress
+from compressor.recovery import (
+    Recovered,
+    RecoveryJob,
+    RecoveryMethod,
+    earlier_artifact,
+    extra_text,
+)
+from compressor.recovery import recover as recover_by
 from compressor.recovery.translations import GPU_CHUNK_ROWS, translate_lines
-from compressor.results import OutputPath
 from compressor.runtime.text import one_warning_of_cut
-from compressor.tasks import TASKS, Rows
+from compressor.steps.context import Context
+from compressor.steps.results import OutputPath
+from compressor.steps.values import Exported
+from compressor.storage.names import BASE
+from compressor.tasks.opened import ModelAndRows
+from compressor.tasks.rows import Reading
 from compressor.training.text import Text, TextLines
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+@dataclass(frozen=True)
+class RecoveryPlan:
+    """How a run recovers models."""
+
+    methods: Sequence[RecoveryMethod] = ()  # in their order
+    files: Sequence[Path] = ()  # that steps made of the text, and training reads
+    text: Text | None = field(default=None, compare=False)  # to distill from, once it is ready
+
+    @property
+    def names(self) -> str:
+        """The methods, as typed."""
+        return "+".join(method.name for method in self.methods)
 
 
 def recover(
@@ -37,7 +58,7 @@ def recover(
     opened: ModelAndRows,
     context: Context,
     state: Path | None = None,
-) -> recovery.Recovered:
+) -> Recovered:
     """Recover a pruned model, but for layers that it skips.
 
     Args:
@@ -46,9 +67,10 @@ def recover(
         pruned: without the units that `mask` removes; not changed.
         mask: the units of the dense model that it keeps.
         opened: the dense model, and the rows to recover on.
+        context: how to compute.
         state: file from which a stopped training goes on.
     """
-    job = recovery.RecoveryJob(
+    job = RecoveryJob(
         dense=opened.checkpoint.model,
         pruned=pruned,
         mask=mask,
@@ -62,34 +84,56 @@ def recover(
         report=context.progress.message,
         progress=partial(context.progress.update, "recovery"),
     )
-    return recovery.recover(plan.methods, job)
+    return recover_by(plan.methods, job)
 
 
 def require_trainable(
-    methods: Sequence[recovery.RecoveryMethod], rows: int, *, learns: bool = False
+    methods: Sequence[RecoveryMethod], rows: int, *, learns: bool = False
 ) -> None:
     """Raise `InputError` for too few rows to train on, or without the artifact to start from."""
     if learns or any(step.trains for step in methods):
         from compressor.training.data import require_enough
 
         require_enough(rows)
-    directory = recovery.earlier_artifact(methods)
+    directory = earlier_artifact(methods)
     if directory is not None:
         read_pruning_record(directory)
 
 
-def open_text(
-    methods: Sequence[recovery.RecoveryMethod],
-    rows: Rows | None,
-    checkpoint: Checkpoint,
-    section: Columns,
+def open_recovery(
+    methods: Sequence[RecoveryMethod],
+    opened: ModelAndRows,
+    reading: Reading,
     progress: Progress,
+    learns: bool = False,
+) -> RecoveryPlan:
+    """The methods, with the text to distill from, all lines checked, if one is given.
+
+    Args:
+        methods: in their order.
+        opened: the dense model, and the rows to recover on.
+        reading: how the text is read.
+        progress: receives messages.
+        learns: whether weights are trained before, too, with a learned mask.
+
+    Raises:
+        InputError: too few rows to train on, an artifact to start from that is none, or malformed
+            text.
+        UsageError: the task reads no such text.
+    """
+    require_trainable(methods, len(opened.examples), learns=learns)
+    return RecoveryPlan(methods, text=open_text(methods, opened, reading, progress))
+
+
+def open_text(
+    methods: Sequence[RecoveryMethod], opened: ModelAndRows, reading: Reading, progress: Progress
 ) -> Text | None:
     """The text to distill from, all lines checked; None if none is given.
 
     Where the calibration rows are pairs of texts, lines are pairs, too.
     """
-    text, task = recovery.extra_text(methods), TASKS[checkpoint.task]
+    text, task = extra_text(methods), opened.task
+    checkpoint, rows = opened.checkpoint, opened.rows
     if text is None:
         return None
     if not task.one_example_per_row:
@@ -103,7 +147,7 @@ def open_text(
         text.path,
         columns_of=partial(
             task.text_columns,
-            reading=section.reading(direction(checkpoint.tokenizer)),
+            reading=reading,
             pairs="all" if pairs else "none",
         ),
         pairs=pairs,
@@ -120,23 +164,19 @@ def open_text(
     )
 
 
-def plan_recovery(
-    methods: Sequence[recovery.RecoveryMethod],
-    text: Text | None,
-    dense: Exported | None,
-    context: Context,
-) -> RecoveryPlan:
+def prepare_recovery(plan: RecoveryPlan, dense: Exported | None, context: Context) -> RecoveryPlan:
     """The methods, with the text as training reads it.
 
     It is unpacked, and has answers of the exported model where the task needs them.
 
     Args:
-        methods: in their order.
-        text: as it was opened, which one of them learns from; None if none is given.
+        plan: with the text as it was opened.
         dense: the exported dense model, for tasks that learn from its answers.
+        context: how to compute.
     """
+    text = plan.text
     if text is None:
-        return RecoveryPlan(methods)
+        return plan
     steps, files = context.steps, list[Path]()
     folder, path = steps.state, text.lines.path
     if text.lines.is_packed:
@@ -145,7 +185,7 @@ def plan_recovery(
         text = text.unpacked(unpacked)
         files.append(unpacked)
     if text.task.learns_from_answers:
-        given = recovery.extra_text(methods)
+        given = extra_text(plan.methods)
         assert given is not None
         assert dense is not None
         title = f"answering {path.name} with the dense model"
@@ -155,7 +195,7 @@ def plan_recovery(
         )
         text = text.translated(translations)
         files.append(translations)
-    return RecoveryPlan(methods, files, text)
+    return RecoveryPlan(plan.methods, files, text)
 
 
 def unpack(*, directory: Path, text: Text, context: Context) -> OutputPath:
@@ -171,7 +211,11 @@ def translate(
     """Write the exported dense model's translations: on a CPU several times as fast as PyTorch.
 
     Args:
+        dense: the exported dense model.
         beams: the width of their search.
+        directory: for the translations.
+        text: to translate.
+        context: how to compute.
     """
     path = directory / "translations.txt"
     scratch = context.state_file(path.name)

@@ -5,39 +5,28 @@ Every measurement is a step of its own, from which a stopped search goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Mapping
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor import parallel
-from compressor.budgets import Limits
+from compressor.budgets import Budget, Limits
 from compressor.importance import UnitMethod
-from compressor.importance.depth import divergence
-from compressor.learned_masks import LearnedMask, LearningJob
-from compressor.learned_masks import learn as learn_mask
+from compressor.importance.scoring import score
+from compressor.learned_masks import LearnedMask
+from compressor.learned_masks.units import learn_units
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune, restore_shape
-from compressor.pipeline.build import keep_weights
-from compressor.pipeline.context import Context
-from compressor.pipeline.judge import RunJudge
-from compressor.pipeline.recover import recover
-from compressor.pipeline.score import find_layers, score
-from compressor.pipeline.timing import RunTimer
-from compressor.pipeline.values import (
-    ArtifactPlan,
-    ChosenUnits,
-    Exported,
-    ModelAndRows,
-    Opened,
-    Plan,
-    RecoveryPlan,
-)
-from compressor.recovery import RecoveryMethod
+from compressor.recovery.layers import RunLayers
+from compressor.recovery.planning import RecoveryPlan, recover
+from compressor.recovery.pruned import keep_weights
 from compressor.report.search_section import unproven
-from compressor.results import QualitySearch
+from compressor.selection.judge import RunJudge
+from compressor.selection.values import ArtifactPlan, Measuring, Prunable
+from compressor.steps.context import Context
+from compressor.steps.results import QualitySearch
+from compressor.steps.values import ChosenUnits, Exported
+from compressor.throughput.timer import RunTimer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,23 +38,28 @@ def select_units(
     recovery: RecoveryPlan,
     tokens: list[int] | None,
     dense: Exported,
-    plan: Plan,
-    opened: Opened,
+    measuring: Measuring,
+    *,
+    opened: Prunable,
     context: Context,
 ) -> ChosenUnits:
     """The units that an artifact keeps, learned or chosen by its budget.
 
     Args:
+        artifact: its name, its budget and how units are scored.
         limits: what may go, without the layers that were dropped before.
         recovery: of candidates, and between steps.
         tokens: that decoders of candidates score; None for all.
         dense: the exported dense model, which candidates are compared with.
+        measuring: how candidates are measured.
+        opened: the model, and its rows.
+        context: how to compute.
 
     Raises:
         UsageError: the budget cannot be met.
     """
     steps, budget = context.steps, artifact.budget
-    method = plan.recipe.method
+    method = artifact.method
     how: dict[str, Any] = {
         "title": budget.action(method.name if method.learns else ""),
         "shared": True,
@@ -73,30 +67,35 @@ def select_units(
         "context": context,
     }
     if isinstance(method, LearnedMask):
-        chosen = steps.do(learn, artifact, method, limits, opened=opened, **how)
+        inputs_of_mask = artifact.name, budget, method, limits
+        chosen = steps.do(learn_units, *inputs_of_mask, opened=opened.source, **how)
     else:
         scores = scored(limits.start, method, opened, context)
-        inputs = artifact, scores, limits, recovery, tokens, dense
-        chosen = steps.do(choose, *inputs, plan=plan, opened=opened, **how)
+        inputs = artifact, scores, limits, recovery, tokens, dense, measuring
+        chosen = steps.do(choose, *inputs, opened=opened, **how)
     if chosen.text:
         context.progress.message(f"  {chosen.text}")
     return chosen
 
 
-def scored(start: Mask, method: UnitMethod, opened: Opened, context: Context) -> Scores:
+def scored(start: Mask, method: UnitMethod, opened: Prunable, context: Context) -> Scores:
     """Scores of all units of the dense model that may go; a step.
 
     Args:
         start: all units but those of dropped layers.
+        method: that scores.
+        opened: the model, and its rows.
+        context: how to compute.
     """
-    full = Mask.full(opened.sublayers)
+    sublayers = opened.limits.sublayers(opened.source.checkpoint.layers)
+    full = Mask.full(sublayers)
     names = sorted({units_of(kind) for kind in full.kinds()})
     units = " and ".join(f"{full.total(name):,} {name}" for name in names)
     return context.steps.do(
         score,
         start,
         method,
-        opened.sublayers,
+        sublayers,
         title=f"scoring {units} with {method.name}",
         shared=True,
         opened=opened.source,
@@ -111,27 +110,36 @@ def choose(
     recovery: RecoveryPlan,
     tokens: list[int] | None,
     dense: Exported,
+    measuring: Measuring,
     *,
     directory: Path,
-    plan: Plan,
-    opened: Opened,
+    opened: Prunable,
     context: Context,
 ) -> ChosenUnits:
     """What a budget chooses, which gets what it asks for (see `Budget.choose`).
 
     Args:
+        artifact: its name, its budget and how units are scored.
         scores: of the dense model, without the layers that the limits drop.
+        limits: what may go.
+        recovery: of candidates, and between steps.
+        tokens: that decoders of candidates score; None for all.
+        dense: the exported dense model, which candidates are compared with.
+        measuring: how candidates are measured.
         directory: for weights that were recovered between steps.
+        opened: the model, and its rows.
+        context: how to compute.
     """
-    budget, method = artifact.budget, plan.recipe.method
+    budget, method = artifact.budget, artifact.method
+    source = opened.source
     scorer = RunScorer(limits.start, scores, method, recovery, opened, context)
     offers: Mapping[str, Callable[[], Any]] = {
         "limits": lambda: limits,
         "costs": lambda: opened.costs,
         "scorer": lambda: scorer,
-        "timer": lambda: RunTimer(dense, plan, opened, context),
-        "judge": lambda: RunJudge(artifact, recovery, tokens, dense, plan, opened, context),
-        "layers": lambda: RunLayers(recovery, opened.source, context),
+        "timer": lambda: timer_of(budget, dense, measuring, opened, context),
+        "judge": lambda: RunJudge(artifact, recovery, tokens, dense, measuring, opened, context),
+        "layers": lambda: RunLayers(recovery, source, context),
         "report": lambda: context.progress.message,
     }
     choice = budget.choose(**{name: offers[name]() for name in signature(budget.choose).parameters})
@@ -140,7 +148,7 @@ def choose(
         if warning:
             context.progress.message(f"warning: {warning}")
     weights, text = None, choice.text
-    if scorer.model is not opened.source.checkpoint.model:
+    if scorer.model is not source.checkpoint.model:
         weights = keep_weights(scorer.model, directory)
         text = f"{budget.scorings} steps, recovered after each"
     return ChosenUnits(
@@ -154,6 +162,16 @@ def choose(
     )
 
 
+def timer_of(
+    budget: Budget, dense: Exported, measuring: Measuring, opened: Prunable, context: Context
+) -> RunTimer:
+    """What times candidates for a budget."""
+    assert measuring.timing is not None
+    engine = budget.timed_engine or dense.model.engine
+    checkpoint, rows = opened.source.checkpoint, opened.data.timed
+    return RunTimer(dense, engine, measuring.precision, measuring.timing, checkpoint, rows, context)
+
+
 class RunScorer:
     """Scores units by the run's method (`budgets.Scorer`)."""
 
@@ -163,7 +181,7 @@ class RunScorer:
         scores: Scores,
         method: UnitMethod,
         recovery: RecoveryPlan,
-        opened: Opened,
+        opened: Prunable,
         context: Context,
     ) -> None:
         self.model = opened.source.checkpoint.model  # that was scored last
@@ -189,7 +207,7 @@ class RunScorer:
         return score(
             mask,
             self._method,
-            self._opened.sublayers,
+            self._opened.limits.sublayers(self._opened.source.checkpoint.layers),
             opened=self._opened.source,
             context=self._context,
             model=self.model,
@@ -205,103 +223,3 @@ class RunScorer:
         recovered = recover(how, pruned, mask, opened=source, context=context, state=state)
         # The next scores need the dense model's shape, in which masks name units.
         return restore_shape(dense, recovered.model, layers, mask)
-
-
-@dataclass(frozen=True)
-class RunLayers:
-    """Finds out what whole layers are worth (`budgets.Layers`)."""
-
-    recovery: RecoveryPlan
-    source: ModelAndRows
-    context: Context
-
-    def next_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
-        """See `Layers`."""
-        title = f"finding the next layer to drop: {','.join([*dropped, stack])}"
-        inputs = {stack: 1}, dropped
-        found = self.context.steps.do(
-            find_layers,
-            *inputs,
-            title=title,
-            shared=True,
-            opened=self.source,
-            context=self.context,
-        )
-        return next(iter(found))
-
-    def divergence(self, mask: Mask) -> float:
-        """See `Layers`."""
-        title = f"trying without layers: {','.join(sorted(mask.dropped)) or 'none'}"
-        # Training would take as long as the run's own for every number of layers.
-        methods = [method for method in self.recovery.methods if not method.trains]
-        return self.context.steps.do(
-            measure_divergence,
-            mask,
-            methods,
-            title=title,
-            shared=True,
-            opened=self.source,
-            context=self.context,
-        )
-
-
-def measure_divergence(
-    mask: Mask, methods: Sequence[RecoveryMethod], *, opened: ModelAndRows, context: Context
-) -> float:
-    """Divergence from the dense model on held-out rows, in nats per loss term.
-
-    The model with the mask's units is recovered on the other rows.
-    """
-    from compressor.training.data import hold_out
-
-    dense, layers = opened.checkpoint.model, opened.checkpoint.layers
-    learn, held = hold_out(opened.examples, context.seed)
-    pruned = prune(dense, layers, mask)
-    fitted = replace(opened, examples=learn)
-    how = RecoveryPlan(methods)
-    recovered = recover(how, pruned, mask, opened=fitted, context=context).model
-    batches = opened.task.batches(parallel.shard(held), dense)
-    device = context.device
-    try:
-        return divergence(recovered.to(device), dense.to(device), batches, opened.task, device)
-    finally:
-        dense.to("cpu")
-
-
-def learn(
-    artifact: ArtifactPlan,
-    method: LearnedMask,
-    limits: Limits,
-    *,
-    directory: Path,
-    opened: Opened,
-    context: Context,
-) -> ChosenUnits:
-    """What a learned mask keeps, of as many units as its budget wants.
-
-    Args:
-        directory: for weights that were trained with the mask.
-    """
-    source, progress = opened.source, context.progress
-    keep, penalty = artifact.budget.to_learn(limits.full)
-    job = LearningJob(
-        model=source.checkpoint.model,
-        layers=opened.sublayers,
-        examples=source.examples,
-        task=source.task,
-        keep=keep,
-        penalty=penalty,
-        floors=limits.floors,
-        multiples=limits.multiples,
-        seed=context.seed,
-        device=context.device,
-        state=context.state_file("gates.safetensors"),
-        report=progress.message,
-        progress=partial(progress.update, "training steps"),
-    )
-    learned = learn_mask(method, job)
-    mask = Mask({**limits.full.keep, **learned.mask.keep})
-    trained = learned.model is not source.checkpoint.model
-    weights = keep_weights(learned.model, directory) if trained else None
-    name, budget = artifact.name, artifact.budget.text
-    return ChosenUnits(name, budget, mask, learned.scores, learned.text, weights=weights)

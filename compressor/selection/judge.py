@@ -10,21 +10,16 @@ from compressor import evaluation, parallel
 from compressor.budgets.max_drop import keeps
 from compressor.budgets.units import PathCut
 from compressor.evaluation.answers import answers
-from compressor.export.engine_names import ONNXRUNTIME
+from compressor.evaluation.models import answer_rows, source_of
+from compressor.export.exported import export_saved
+from compressor.export.saved import save_model
 from compressor.model.sublayers import Scores
-from compressor.pipeline.build import prune_units, recover_units, save_model
-from compressor.pipeline.context import Context
-from compressor.pipeline.evaluate import answer_rows, source_of
-from compressor.pipeline.export import export_saved
-from compressor.pipeline.values import (
-    ArtifactPlan,
-    ChosenUnits,
-    Exported,
-    Opened,
-    Plan,
-    RecoveryPlan,
-)
-from compressor.results import Comparison, QualityCandidate, Source
+from compressor.recovery.planning import RecoveryPlan
+from compressor.recovery.pruned import prune_units, recover_units
+from compressor.selection.values import ArtifactPlan, Measuring, Prunable
+from compressor.steps.context import Context
+from compressor.steps.results import Comparison, QualityCandidate, Source
+from compressor.steps.values import ChosenUnits, Exported
 from compressor.tasks import Rows
 
 
@@ -45,8 +40,8 @@ class RunJudge:
         recovery: RecoveryPlan,
         tokens: list[int] | None,
         dense: Exported,
-        plan: Plan,
-        opened: Opened,
+        measuring: Measuring,
+        opened: Prunable,
         context: Context,
     ) -> None:
         """Let the dense model answer both parts of the test rows.
@@ -56,6 +51,9 @@ class RunJudge:
             recovery: of candidates.
             tokens: that decoders of candidates score; None for all.
             dense: the exported dense model.
+            measuring: how answers are made and compared.
+            opened: the model, and its rows.
+            context: how to compute.
 
         Raises:
             InputError: the rows can show no loss: the dense model is as good at them as chance is.
@@ -67,13 +65,13 @@ class RunJudge:
         self._artifact = artifact
         self._recovery = recovery
         self._tokens = tokens
-        self._plan = plan
+        self._measuring = measuring
         self._opened = opened
         self._context = context
         self._searched = data.search
         self._held_out = data.test
         self._drop = budget.allowed_drop
-        beams = plan.recipe.evaluation.num_beams
+        beams = measuring.beams
         self._dense_answers: list[list[str]] = []  # to the searched rows, to the held-out ones
         for rows, what in ((self._searched, "rows to search on"), (self._held_out, "rows")):
             texts = answer_rows(dense, rows, beams, context, what)
@@ -110,9 +108,9 @@ class RunJudge:
         rows, outputs = self._searched, found.searched
         if held_out:
             rows, outputs = self._held_out, found.held_out
-        reference, recipe = self._dense_answers[held_out], self._plan.recipe
+        reference = self._dense_answers[held_out]
         bound, needed = self._bound(rows, reference, outputs, self._drop, error)
-        resamples = recipe.evaluation.resamples
+        resamples = self._measuring.resamples
         return QualityCandidate(
             kept=cut.mask.count("heads"),
             neurons=cut.mask.count("neurons"),
@@ -126,13 +124,13 @@ class RunJudge:
         )
 
     def _try(self, cut: PathCut, scores: Scores) -> CandidateAnswers:
-        inputs = self._artifact, cut, scores, self._recovery, self._tokens, self._dense_answers[0]
+        how, answers = self._recovery, self._dense_answers[0]
+        inputs = self._artifact, cut, scores, how, self._tokens, answers, self._measuring
         return self._context.steps.do(
             try_cut,
             *inputs,
             title=f"trying {cut.mask} on {self._searched.count} rows",
             shared=True,
-            plan=self._plan,
             opened=self._opened,
             context=self._context,
         )
@@ -148,7 +146,7 @@ class RunJudge:
             rows.references,
             limit=drop,
             alpha=error,
-            resamples=self._plan.recipe.evaluation.resamples,
+            resamples=self._measuring.resamples,
             seed=self._context.seed,
         )
         counted, _ = rows.counted  # of ranked rows the bound counts queries
@@ -163,22 +161,29 @@ def try_cut(
     recovery: RecoveryPlan,
     tokens: list[int] | None,
     reference: Sequence[str],
+    measuring: Measuring,
     *,
-    plan: Plan,
-    opened: Opened,
+    opened: Prunable,
     context: Context,
 ) -> CandidateAnswers:
     """Build a smaller model as it would be delivered, and let it answer the rows.
 
     Args:
+        artifact: whose budget says how much may be lost.
+        cut: the units that are kept.
+        scores: of all units.
+        recovery: how weights are recovered.
+        tokens: that decoders score; None for all.
         reference: the dense model's answers to the rows of the search.
+        measuring: how answers are made and compared.
+        opened: the model, and its rows.
+        context: how to compute.
     """
     data, source = opened.data, opened.source
-    recipe = plan.recipe
     assert data.search is not None
     assert data.test is not None
     assert artifact.budget.allowed_drop is not None
-    beams, resamples = recipe.evaluation.num_beams, recipe.evaluation.resamples
+    beams, resamples = measuring.beams, measuring.resamples
     chosen = ChosenUnits(artifact.name, artifact.budget.text, cut.mask, scores)
     with context.steps.staging() as staged:
         directory = staged / "artifact"
@@ -189,9 +194,9 @@ def try_cut(
         saved = parallel.on_main(
             lambda: save_model(recovered, directory=directory, opened=source, context=context)
         )
-        engines = [ONNXRUNTIME]  # which alone answers
+        costs = opened.costs
         parallel.on_main(
-            lambda: export_saved(saved, tokens, engines, directory=directory, opened=opened)
+            lambda: export_saved(saved, tokens, directory=directory, opened=source, costs=costs)
         )
         searched = answers(directory, data.search, context.device, beams, context.progress)
         held_out: list[str] = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compressor.progress import SILENT, Progress
-from compressor.steps import Steps
+from compressor.steps.store import Steps
 
 
 @dataclass(frozen=True)

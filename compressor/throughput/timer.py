@@ -6,23 +6,22 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.for_cuda import link_float32
-from compressor.export.precision_names import BASE, precision_timed
 from compressor.export.precisions import write_precision
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune, without_skipped
-from compressor.options.sections import Benchmark
-from compressor.pipeline.context import Context
-from compressor.pipeline.values import DENSE, Exported, Opened, Plan
-from compressor.results import Throughput
 from compressor.runtime.artifact import GRAPH_DIRECTORY
-from compressor.tasks import TASKS
-from compressor.throughput import Subject, benchmark
+from compressor.steps.context import Context
+from compressor.steps.results import Throughput
+from compressor.steps.values import DENSE, Exported
+from compressor.storage.names import BASE, ONNXRUNTIME
+from compressor.tasks import TASKS, Rows
+from compressor.throughput.bench import Subject, benchmark
 
 
 @dataclass(frozen=True)
@@ -30,19 +29,23 @@ class RunTimer:
     """Times choices of units against the dense model (`budgets.Timer`)."""
 
     dense: Exported
-    plan: Plan
-    opened: Opened
+    engine: str
+    precision: str
+    settings: Mapping[str, Any]  # keywords of `benchmark`
+    checkpoint: Checkpoint  # to remove units from
+    rows: Rows  # whose lengths are timed
     context: Context
 
     def time(self, masks: Mapping[str, Mask], batch: int, what: str) -> Throughput:
         """See `Timer`."""
-        plan = self.plan
-        assert plan.recipe.throughput is not None
-        engine = plan.recipe.budget.timed_engine or ONNXRUNTIME
-        precision = precision_timed(plan.precisions, plan.device)
-        inputs = masks, batch, self.dense, engine, precision, plan.recipe.throughput
+        inputs = masks, batch, self.dense, self.engine, self.precision, self.settings
         return self.context.steps.do(
-            time_masks, *inputs, title=f"timing {what}", opened=self.opened, context=self.context
+            time_masks,
+            *inputs,
+            title=f"timing {what}",
+            checkpoint=self.checkpoint,
+            rows=self.rows,
+            context=self.context,
         )
 
 
@@ -52,9 +55,10 @@ def time_masks(
     dense: Exported,
     engine: str,
     precision: str,
-    settings: Benchmark,
+    settings: Mapping[str, Any],
     *,
-    opened: Opened,
+    checkpoint: Checkpoint,
+    rows: Rows,
     context: Context,
 ) -> Throughput:
     """Time the exported dense model without the units that masks remove, in turns with itself.
@@ -64,9 +68,15 @@ def time_masks(
     Args:
         masks: name of each subject -> the units that it keeps.
         batch: rows in a batch.
+        dense: the exported dense model.
+        engine: that is timed.
+        precision: that is timed.
+        settings: keywords of `benchmark`.
+        checkpoint: the dense model.
+        rows: whose lengths are timed.
+        context: where they are timed.
     """
-    checkpoint, exported = opened.source.checkpoint, dense.directory
-    device = context.device
+    exported, device = dense.directory, context.device
     with context.steps.staging() as folder:
         reference = exported
         if precision != BASE:  # the dense model may not have been exported in that yet
@@ -83,9 +93,10 @@ def time_masks(
             counts = mask.of_layers_left().counts()
             subjects.append(Subject(name, path, counts, precision, engine))
             context.progress.update("graphs", number, len(masks))
-        how = settings.settings() | {"batch_sizes": [batch], "memory": False}
-        rows, report = opened.data.timed, context.progress.message
-        return benchmark(subjects, rows=rows, device=device, progress=report, **how)
+        how = {**settings, "batch_sizes": [batch], "memory": False}
+        return benchmark(
+            subjects, rows=rows, device=device, progress=context.progress.message, **how
+        )
 
 
 def export_trial(

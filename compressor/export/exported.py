@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor.export.engine_names import ONNXRUNTIME
-from compressor.export.precision_names import BASE
+from compressor.budgets.units import UnitCosts
+from compressor.export.precision_names import BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, expect_answers, write_precision
 from compressor.export.source_text import embedding_rows
 from compressor.export.task_graphs import Network, export_model, graph_bytes
@@ -16,13 +16,15 @@ from compressor.model.location import weight_files
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.weights import count_parameters
-from compressor.pipeline.build import recovered_checkpoint
-from compressor.pipeline.context import Context
-from compressor.pipeline.values import DENSE, Exported, ModelAndRows, Opened, Plan, Saved
-from compressor.results import Check, Ranking, Variant
+from compressor.recovery.pruned import recovered_checkpoint
 from compressor.runtime.engines import engine_class
 from compressor.runtime.opening import count_output_tokens, read_artifact
+from compressor.steps.context import Context
+from compressor.steps.results import Check, Ranking, Variant
+from compressor.steps.values import DENSE, Exported, Saved
+from compressor.storage.names import BASE, ONNXRUNTIME
 from compressor.tasks import TASKS
+from compressor.tasks.opened import ModelAndRows
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,7 +40,10 @@ def export_graphs(
     """Write float32 graphs, and what engines need beside them, and compare them with PyTorch.
 
     Args:
+        checkpoint: dense or pruned.
         tokens: that a decoder scores; None for all.
+        engines: to export for.
+        directory: of the artifact.
         opened: the rows to check on.
 
     Raises:
@@ -70,21 +75,26 @@ def export_dense(engines: Sequence[str], *, directory: Path, opened: ModelAndRow
 def export_saved(
     saved: Saved,
     tokens: list[int] | None,
-    engines: Sequence[str],
+    engines: Sequence[str] = (ONNXRUNTIME,),
     *,
     directory: Path,
-    opened: Opened,
+    opened: ModelAndRows,
+    costs: UnitCosts,
 ) -> Exported:
     """Export a recovered model that was saved; errors as those of `export_graphs`.
 
     Args:
+        saved: the model, as a checkpoint.
         tokens: that a decoder scores; None for all.
         engines: of the run; those that run dense models alone are left out.
+        directory: of the artifact.
+        opened: the dense model, and the rows to check on.
+        costs: multiply-adds of what may go.
     """
     recovered, chosen = saved.recovered, saved.recovered.chosen
-    source, count = opened.source, None if tokens is None else len(tokens)
-    small = recovered_checkpoint(recovered, source)
-    exported = export_graphs(small, tokens, pruned_engines(engines), directory, source)
+    count = None if tokens is None else len(tokens)
+    small = recovered_checkpoint(recovered, opened)
+    exported = export_graphs(small, tokens, pruned_engines(engines), directory, opened)
     model = describe(
         small.model,
         chosen.mask,
@@ -92,13 +102,13 @@ def export_saved(
         weights=saved.directory,
         name=chosen.name,
         budget=chosen.budget,
-        macs_share=opened.costs.share(chosen.mask, count),
+        macs_share=costs.share(chosen.mask, count),
         selection=chosen.text,
         recovery=recovered.text or "none",
         scoring=_ranking(chosen.scores),
         checks=[recovered.pruned.check, saved.check, *exported],
     )
-    release(small.model, keep=source.checkpoint.model)
+    release(small.model, keep=opened.checkpoint.model)
     return Exported(directory, model)
 
 
@@ -148,11 +158,24 @@ def check_precision(exported: Exported, *, opened: ModelAndRows, context: Contex
 
 
 def other_forms(
-    exported: Exported, opened: ModelAndRows, plan: Plan, context: Context
+    exported: Exported,
+    precisions: Sequence[str],
+    engines: Sequence[str],
+    *,
+    opened: ModelAndRows,
+    context: Context,
 ) -> list[Exported]:
-    """The other precisions, and other engines, of a model that was exported in float32."""
+    """The other precisions, and other engines, of a model that was exported in float32.
+
+    Args:
+        exported: the model in float32.
+        precisions: all of the run, float32 first.
+        engines: all of the run.
+        opened: the dense model, and the rows to check on and to fit int8 on.
+        context: with the device that is measured on.
+    """
     steps, forms = context.steps, list[Exported]()
-    for precision in plan.precisions[1:]:
+    for precision in precisions[1:]:
         what = f"{exported.model.name} in {precision}"
         written = steps.do(
             export_precision,
@@ -168,7 +191,7 @@ def other_forms(
         )
         model = written.model.model_copy(update={"checks": checks})
         forms.append(Exported(written.directory, model))
-    return forms + engine_builds(exported, plan.engines, plan.device)
+    return forms + engine_builds(exported, engines, context.device)
 
 
 def engine_builds(exported: Exported, engines: Sequence[str], device: str) -> list[Exported]:
@@ -204,10 +227,16 @@ def _another_build(model: Variant, **facts: Any) -> Variant:
     return model.model_copy(update=other | facts)
 
 
+def export_bytes(model: nn.Module, precisions: Sequence[str]) -> int:
+    """About how large the graphs of a model are, in all the precisions together."""
+    return sum(count_parameters(model) * BYTES_PER_WEIGHT[name] for name in precisions)
+
+
 def describe(model: nn.Module, mask: Mask, *, graphs: Path, weights: Path, **facts: Any) -> Variant:
     """The facts of a model exported in float32.
 
     Args:
+        model: the network.
         mask: the units of the dense model that it has.
         graphs: the directory that its graphs are in.
         weights: the directory that its checkpoint is in.

@@ -21,8 +21,9 @@ from pydantic import BaseModel, TypeAdapter
 from compressor import parallel
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.model.memory import trim_memory
+from compressor.parallel import launch
 from compressor.progress import Progress
-from compressor.results import READ, RECORDED
+from compressor.steps.results import READ, RECORDED
 from compressor.storage.disk import translate_disk_errors
 from compressor.storage.files import write_json
 from compressor.storage.hashes import sha256_below, sha256_of, sha256_of_text
@@ -327,6 +328,7 @@ def open_steps(
     Args:
         root: a directory that can be written (`files.require_directory`).
         identity: the resolved options and fingerprints of all inputs.
+        progress: receives messages.
         needed: about how many bytes the run writes in all.
 
     Raises:
@@ -335,6 +337,8 @@ def open_steps(
         UsageError: it holds a run with other options or other inputs.
         EnvironmentProblem: a rank does not see the directory.
     """
+    advice = "give all ranks the same options, model and data"
+    launch.require_same(identity, advice, InputError, "ranks-differ-in-inputs")
     steps = Steps(root, identity, progress)
     run = steps.state / _RUN
 

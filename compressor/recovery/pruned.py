@@ -1,7 +1,4 @@
-"""From chosen units to a model that is delivered: prune, recover, save, export.
-
-Each takes what the one before made, and checks its result against it.
-"""
+"""Removing the units that were not chosen, and recovering what is left."""
 
 from __future__ import annotations
 
@@ -13,24 +10,14 @@ from typing import TYPE_CHECKING, Any
 from safetensors.torch import load_file, save_file
 
 from compressor import parallel
-from compressor.errors import VerificationError
-from compressor.export.tokenizer_check import TokenizerProbe
-from compressor.model.checkpoint import Checkpoint, open_checkpoint, round_to, save_checkpoint
-from compressor.model.memory import release, trim_memory
+from compressor.model.checkpoint import Checkpoint, round_to
+from compressor.model.memory import trim_memory
 from compressor.model.modes import shared_copy
-from compressor.model.sublayers import Scores, units_of
 from compressor.model.surgery import prune, verify_surgery, without_skipped
-from compressor.pipeline.context import Context
-from compressor.pipeline.recover import recover
-from compressor.pipeline.values import (
-    ChosenUnits,
-    ModelAndRows,
-    Pruned,
-    RecoveredModel,
-    RecoveryPlan,
-    Saved,
-)
-from compressor.results import Check
+from compressor.recovery.planning import RecoveryPlan, recover
+from compressor.steps.context import Context
+from compressor.steps.values import ChosenUnits, Pruned, RecoveredModel
+from compressor.tasks.opened import ModelAndRows
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -61,8 +48,11 @@ def recover_units(
     """Recover a pruned model; a training that was stopped goes on.
 
     Args:
+        pruned: the units that are kept.
         plan: how.
         directory: for the weights that are no longer the pruned model's.
+        opened: the dense model, and the rows to recover on.
+        context: how to compute.
     """
     model = chosen_model(pruned.chosen, opened)
     cut = prune(model, opened.checkpoint.layers, pruned.mask)
@@ -79,69 +69,6 @@ def recover_units(
 
     parallel.on_main(write_changed)
     return RecoveredModel(pruned, recovered.text, path)
-
-
-def save_model(
-    recovered: RecoveredModel,
-    *,
-    directory: Path,
-    opened: ModelAndRows,
-    context: Context,
-) -> Saved:
-    """Save a recovered model as a checkpoint, with the record of its units.
-
-    Args:
-        directory: an empty one.
-
-    Raises:
-        VerificationError: it does not load back bit for bit.
-    """
-    small, dense = recovered_checkpoint(recovered, opened), opened.checkpoint
-    chosen, mask = recovered.chosen, recovered.mask
-    record = {
-        "schema": 2,
-        "model": dense.published_name,
-        "revision": dense.revision,
-        "task": dense.task,
-        "method": chosen.scores.method,
-        "signature": chosen.scores.signature,
-        "budget": chosen.budget,
-        "seed": context.seed,
-        "units": mask.totals(),
-        "kept": mask.to_json(),
-        **({"dropped_layers": sorted(mask.dropped)} if mask.dropped else {}),
-        "scores": _recorded(chosen.scores),
-        "selection": chosen.text,
-        "recovery": recovered.text or "none",
-    }
-    save_checkpoint(dense, small.model, record, directory)
-    check = verify_reload(small, directory, opened)
-    release(small.model, keep=dense.model)  # whose weights it shares where nothing was removed
-    return Saved(recovered, directory, check)
-
-
-def _recorded(scores: Scores) -> dict[str, list[float]]:
-    """Scores of heads, and of thousands of neurons with six digits."""
-    return {
-        name: list(values) if units_of(name) == "heads" else [float(f"{x:.6g}") for x in values]
-        for name, values in scores.values.items()
-    }
-
-
-def verify_reload(checkpoint: Checkpoint, directory: Path, opened: ModelAndRows) -> Check:
-    """Compare a model, bit for bit, and its tokenizer with the files that they were saved to."""
-    import torch
-
-    reopened = open_checkpoint(str(directory), verify=False)
-    TokenizerProbe.of(checkpoint, *opened.texts).check_saved(directory, reopened.tokenizer)
-    loaded, saved = reopened.model.state_dict(), checkpoint.model.state_dict()
-    if set(saved) != set(loaded) or not all(torch.equal(saved[k], loaded[k]) for k in saved):
-        raise VerificationError(
-            f"the checkpoint in {directory} does not load back as it was saved; please report this",
-            id="reloaded-differs",
-        )
-    detail = f"{len(saved)} tensors, bit for bit"
-    return Check(name="reloaded equals saved", largest_difference=0.0, tolerance=0.0, detail=detail)
 
 
 def chosen_model(chosen: ChosenUnits, opened: ModelAndRows) -> nn.Module:

@@ -14,8 +14,13 @@ from compressor.model.modeling_tokens import computes_one_token
 from compressor.model.sublayers import KINDS, UNITS_OF, Mask, Units, kind_of
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.tasks import TASKS, Example, Task
-from compressor.throughput import WorkSize, shape_of
-from compressor.throughput.multiply_adds import ModelShape, multiply_adds, total_multiply_adds
+from compressor.throughput.multiply_adds import (
+    ModelShape,
+    WorkSize,
+    multiply_adds,
+    shape_of,
+    total_multiply_adds,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
