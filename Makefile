@@ -10,6 +10,7 @@
 
 PYTHON ?= python3
 OPTIMUM := .venv-optimum
+DOCS := .venv-docs
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -19,8 +20,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 demo: $(VENV)/.installed
 	$(BIN)/compress demo --output demo-out
 
-docs: $(VENV)/.installed-docs
-	$(BIN)/python -m mkdocs build --strict
+docs: $(DOCS)/.installed
+	$(DOCS)/bin/python -m mkdocs build --strict
 
 # mypy needs one process, and the tests wait for each other at their end: both at once.
 test: $(VENV)/.installed-test
@@ -70,9 +71,14 @@ $(VENV)/.installed-mutants: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[mutants]'
 	touch $@ $(VENV)/.installed $(VENV)/.installed-test
 
-$(VENV)/.installed-docs: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[docs]'
-	touch $@ $(VENV)/.installed
+# What the site needs, without the package: its pages are read from the sources, and PyTorch is large.
+EXTRA := import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"]))
+$(DOCS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -c '$(EXTRA)' > $(DOCS)/docs.txt
+	$(DOCS)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt \
+	  --requirement $(DOCS)/docs.txt
+	touch $@
 
 # optimum needs transformers 4. PyTorch and all else come from $(VENV), which is on its path; what pip
 # says about compress-heads is about the package there.

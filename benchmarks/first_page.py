@@ -8,20 +8,26 @@ the table into README.md, and the one of engines into docs/engines.md.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import tradeoff
 from benchmarks.pages import RESULTS, drawing, markdown_table, read_json, with_interval
 from compressor.report.plots import COLORS, DENSE, FAINT
-from compressor.steps.results import Variant
+
+if TYPE_CHECKING:
+    from compressor.report.schema import Report
+    from compressor.steps.results import Variant
 
 Row = dict[str, Any]  # one build of `benchmarks.engines` at one shape
 
 FIGURE = RESULTS / "first-page.png"
-MOST_LOST = 1.0  # points, of what is shown
-SHOWN = 3.0  # points, in the figure
+BATCH = 16  # rows, of all that is shown
+SHOWN = 3.0  # points lost, in the figure
 CURVES: list[tuple[str, str, str, dict[str, Any]]] = [
     (
         "classifier", "reconstruct+distill", "classifier (MiniLM-L6), distilled",
@@ -36,65 +42,84 @@ CURVES: list[tuple[str, str, str, dict[str, Any]]] = [
         {"color": COLORS[1], "marker": "s", "linestyle": "--"},
     ),
 ]  # fmt: skip
-# Kind of model -> its reports, what was measured, what it learned from, and the metric's name.
-_CLASSIFIER = ("MiniLM-L6 on CLINC150", "15,000 unlabeled texts", "points of accuracy")
+# Name of the reports -> the build that is shown, the model, and the metric.
 KINDS = {
-    "Classifier": ("classifier", *_CLASSIFIER),
-    "Translator": ("translator", "ours, 12.6 M weights", "130,000 unlabeled sentences", "BLEU"),
+    "classifier": ("macs-0.25-int8", "Classifier: MiniLM-L6, CLINC150", "points of accuracy"),
+    "translator": ("macs-0.4-int8", "Translator: ours, 12.6 M weights", "BLEU"),
 }
-ENCODER = ("Sentence encoder", "MiniLM-L6 on three sets of pairs", "20,000 unlabeled texts")
-# Texts a second in int8, dense and cut: docs/embedding.md, a single trial.
+ENCODER = "Sentence encoder: all-MiniLM-L6-v2"
+# Texts a second in int8, dense and cut, 512 texts in one call: docs/embedding.md, a single trial.
 ENCODER_RATES = (1378, 3296)
 ENCODER_MACS = 0.25
-WHERE = "Intel Xeon with AMX, 1 thread"
+DISTILLED = "reconstruct+distill"
 TASKS = {"classification": "classifier", "translation": "translator"}
 ENGINES = {"onnxruntime": "onnxruntime", "openvino": "OpenVINO", "ctranslate2": "CTranslate2"}
 
 
 def table() -> str:
-    """Markdown: what is gained over the fastest dense build, where, and for what."""
-    classifier, translator = (_line(kind, *parts) for kind, parts in KINDS.items())
-    titles = ["model", "removed", "times the fastest dense build", "measured on", "distilled on"]
+    """Markdown: size, speed and quality before and after; a row is one pruned build.
+
+    Before is the fastest dense build of any engine; of sizes, dense int8.
+    """
+    classifier, translator = (_line(name, *parts) for name, parts in KINDS.items())
+    titles = ["model, share of multiply-adds kept", "int8, MB", f"texts a second, batch {BATCH}"]
     rows = [classifier, _encoder_line(), translator]
-    return markdown_table([*titles, "quality, difference [95 %]"], "l", rows)
+    return markdown_table([*titles, "quality, 95 % interval"], "l", rows)
 
 
-def _line(kind: str, name: str, model: str, texts: str, metric: str) -> list[str]:
-    reports = tradeoff.load_reports(name)
-    builds = list(tradeoff.looks(reports))
-    gains, cut = [], None
-    for batch in tradeoff.BATCHES:
-        found = tradeoff.fastest(reports, builds, batch, MOST_LOST)
-        assert found is not None
-        report, cut = found
-        label = f"{ENGINES[cut.engine]} {cut.precision}"
-        gains.append(f"**{tradeoff.gain(report, cut.name, batch):.1f}** at batch {batch} ({label})")
-    assert cut is not None
+def _line(name: str, build: str, model: str, metric: str) -> list[str]:
+    """A row of the table: a build beside the fastest dense one at the batch size."""
+    report = _report(name, DISTILLED)
+    cut = next(variant for variant in report.variants if variant.name == build)
+    dense = max(
+        (x for x in [report.dense, *report.variants] if x is report.dense or tradeoff.is_dense(x)),
+        key=lambda x: tradeoff.timing(report, x.name, BATCH).sentences_per_second,
+    )
+    before, after = (
+        tradeoff.timing(report, x.name, BATCH).sentences_per_second for x in (dense, cut)
+    )
     compared = tradeoff.main_comparison(report, cut)
     change = with_interval(compared.difference, compared.interval, "+")
+    int8 = next(x for x in report.variants if x.name == "dense-int8")
+    sizes = f"{int8.onnx_bytes / 1e6:.0f} → {cut.onnx_bytes / 1e6:.0f}"
+    gain = tradeoff.gain(report, build, BATCH)
     return [
-        f"{kind}: {model}", f"{1 - cut.macs_share:.0%} of the multiply-adds", "; ".join(gains),
-        WHERE, texts, f"{change} {metric}",
+        f"{model}, {cut.macs_share:.0%}", sizes,
+        f"{before:,.0f} → {after:,.0f} (**{gain:.1f} times**)", f"{change} {metric}",
     ]  # fmt: skip
 
 
 def _encoder_line() -> list[str]:
-    rows = read_json(RESULTS / "embedding.json", [])
-    means = []
-    for macs, distilled in ((1.0, False), (ENCODER_MACS, True)):
-        scores = [
-            row["spearman"] for row in rows
-            if row["precision"] == "int8" and abs(row["macs"] - macs) < 0.01
-            and bool(row["distilled"]) is distilled
-        ]  # fmt: skip
-        means.append(sum(scores) / len(scores))
-    kind, model, texts = ENCODER
-    dense, cut = ENCODER_RATES
-    return [
-        f"{kind}: {model}", f"{1 - ENCODER_MACS:.0%} of the multiply-adds",
-        f"**{cut / dense:.1f}** for 512 texts in one call (onnxruntime int8, a single trial)",
-        WHERE, texts, f"{means[1] - means[0]:+.1f} Spearman (mean of three sets)",
+    """The mean difference over independent sets of rows; its interval by MOVER."""
+    rows = [
+        row for row in read_json(RESULTS / "embedding.json", [])
+        if row["precision"] == "int8" and abs(row["macs"] - ENCODER_MACS) < 0.01
+        and row["distilled"]
     ]  # fmt: skip
+    changes, lows, highs = zip(
+        *((row["difference"], *row["interval"]) for row in rows), strict=True
+    )
+    count, (dense, cut) = len(rows), ENCODER_RATES
+    mean = sum(changes) / count
+    # Zou & Donner 2008: of a sum, the squares of the distances to the ends add up.
+    low, high = (
+        math.hypot(*(x - end for x, end in zip(changes, ends, strict=True))) / count
+        for ends in (lows, highs)
+    )
+    interval = with_interval(mean, (mean - low, mean + high), "+")
+    return [
+        f"{ENCODER}, {ENCODER_MACS:.0%}", "not recorded",
+        f"{dense:,} → {cut:,} (**{cut / dense:.1f} times**, a single trial of 512 texts)",
+        f"{interval} Spearman, mean of {count} sets",
+    ]  # fmt: skip
+
+
+def _report(name: str, recovery: str) -> Report:
+    reports = tradeoff.load_reports(name)
+    return next(
+        x for x in reports
+        if recovery in {tradeoff.recovery_of(v) for v in x.variants if not tradeoff.is_dense(v)}
+    )  # fmt: skip
 
 
 def choice() -> str:
@@ -143,39 +168,81 @@ def _processor(machine: str) -> str:
     return f"{maker}, {'AMX' if 'amx_int8' in machine else 'AVX2 alone'}"
 
 
+@dataclass(frozen=True)
+class _Point:
+    """A build in the figure."""
+
+    gain: float
+    gains: Sequence[float]  # its interval
+    lost: float
+    losses: Sequence[float]  # its interval
+    label: str
+
+
 def draw(path: Path = FIGURE) -> None:
-    """Quality against the gain over the fastest dense build, at the largest batch."""
-    batch = tradeoff.BATCHES[-1]
-    with drawing(path, 7.2, 4.2) as (_, ((axes,),)):
+    """Quality against the gain over the fastest dense build, of pruned models and dense int8."""
+    with drawing(path, 7.2, 4.4) as (_, ((axes,),)):
         axes.plot([1], [0], color=DENSE, marker="D", linestyle="", label="fastest dense build")
         axes.axhline(0, color=FAINT, linewidth=1, zorder=0)
+        for number, name in enumerate(KINDS):
+            point = _point(_report(name, DISTILLED), "dense-int8", "")
+            look = {"color": COLORS[number], "marker": "D", "markersize": 4, "linestyle": ""}
+            _draw(axes, [point], f"{name}, dense int8", look)
         for name, recovery, label, look in CURVES:
-            points = [point for point in _curve(name, recovery, batch) if point[1] > -SHOWN]
-            axes.plot([x for x, *_ in points], [y for _, y, _ in points], label=label, **look)
-            beside = look.get("linestyle") == "--"  # a steep line, which labels above would hide
-            for number, (x, y, text) in enumerate(points):
-                place, side = ((9, -4), "left") if beside and number else ((0, 8), "center")
-                axes.annotate(text, (x, y), place, textcoords="offset points", ha=side, fontsize=9)
-        axes.set_xlabel(f"times as fast as the fastest dense build of any engine, batch {batch}")
+            points = [point for point in _curve(name, recovery) if point.lost > -SHOWN]
+            _draw(axes, points, label, look, below=look.get("linestyle") == "--")
+        axes.set_xlabel(f"times as fast as the fastest dense build of any engine, batch {BATCH}")
         axes.set_ylabel("points of accuracy or BLEU, against dense")
-        axes.margins(x=0.08, y=0.15)
-        axes.legend(loc="lower right", frameon=False)
+        axes.margins(x=0.1, y=0.12)
+        axes.legend(loc="lower right", frameon=False, fontsize=8)
 
 
-def _curve(name: str, recovery: str, batch: int) -> list[tuple[float, float, str]]:
-    """Gain, difference in quality and size of each cut in its fastest build, the mildest first."""
-    by_cut: dict[str, tuple[float, Variant, float]] = {}
-    for report in tradeoff.load_reports(name):
-        for variant in report.variants:
-            if tradeoff.is_dense(variant) or tradeoff.recovery_of(variant) != recovery:
-                continue
-            cut = variant.base or variant.name
-            gain = tradeoff.gain(report, variant.name, batch)
-            if cut not in by_cut or gain > by_cut[cut][0]:
-                by_cut[cut] = gain, variant, tradeoff.main_comparison(report, variant).difference
+def _draw(
+    axes: Any, points: Sequence[_Point], label: str, look: dict[str, Any], below: bool = False
+) -> None:
+    """Points with both intervals and what they keep."""
+    x, y = [point.gain for point in points], [point.lost for point in points]
+    bars = [
+        [[abs(value - ends[side]) for value, ends in zip(values, intervals, strict=True)]
+         for side in (0, 1)]
+        for values, intervals in (
+            (x, [point.gains for point in points]), (y, [point.losses for point in points])
+        )
+    ]  # fmt: skip
+    axes.errorbar(x, y, xerr=bars[0], yerr=bars[1], label=label, elinewidth=0.8, **look)
+    for number, point in enumerate(points):
+        place, side = ((6, -10), "left") if below else ((6, 6), "left")
+        if below and number == 0:  # the next one is beside it
+            place, side = (-6, -4), "right"
+        where = {"textcoords": "offset points", "ha": side, "fontsize": 7.5}
+        axes.annotate(point.label, (point.gain, point.lost), place, **where)
+
+
+def _point(report: Report, name: str, label: str) -> _Point:
+    timed = tradeoff.timing(report, name, BATCH)
+    variant = next(x for x in report.variants if x.name == name)
+    compared = tradeoff.main_comparison(report, variant)
+    gain = tradeoff.gain(report, name, BATCH)
+    return _Point(
+        gain, timed.fastest_speedup_interval or (gain, gain), compared.difference,
+        compared.interval, label,
+    )  # fmt: skip
+
+
+def _curve(name: str, recovery: str) -> list[_Point]:
+    """Each cut in its fastest build, the mildest first."""
+    report = _report(name, recovery)
+    fastest: dict[str, Variant] = {}
+    for variant in report.variants:
+        if tradeoff.is_dense(variant):
+            continue
+        cut = variant.base or variant.name
+        known = fastest.setdefault(cut, variant)
+        if tradeoff.gain(report, variant.name, BATCH) > tradeoff.gain(report, known.name, BATCH):
+            fastest[cut] = variant
     return [
-        (gain, difference, f"{variant.macs_share:.0%}")
-        for gain, variant, difference in sorted(by_cut.values(), key=lambda x: -x[1].macs_share)
+        _point(report, variant.name, f"{variant.macs_share:.0%} kept")
+        for variant in sorted(fastest.values(), key=lambda x: -x.macs_share)
     ]
 
 

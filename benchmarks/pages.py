@@ -16,12 +16,32 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+Problem = Callable[[Any], str]  # of parsed arguments
 _RULES = {"l": " --- ", "r": " ---: "}
 
 
-def arguments(text: str | None) -> argparse.ArgumentParser:
+class Arguments(argparse.ArgumentParser):
+    """A parser that also knows which options go together.
+
+    Args:
+        problem: says what is wrong with parsed arguments, or nothing.
+    """
+
+    def __init__(self, *args: Any, problem: Problem = lambda parsed: "", **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._problem = problem
+
+    def parse_args(self, *args: Any, **named: Any) -> Any:
+        """As of the base class; what does not go together ends the script, too."""
+        parsed = super().parse_args(*args, **named)
+        if problem := self._problem(parsed):
+            self.error(problem)
+        return parsed
+
+
+def arguments(text: str | None, problem: Problem = lambda parsed: "") -> Arguments:
     """A parser of arguments, described by the first line of a script's docstring."""
-    return argparse.ArgumentParser(description=(text or "").splitlines()[0])
+    return Arguments(description=(text or "").splitlines()[0], problem=problem)
 
 
 def compress(output: Path, command: str = "", **options: Any) -> Report:

@@ -55,7 +55,7 @@ def with_tables() -> dict[Path, str]:
         for name, file in tables.items():
             text = put(text, name, (RESULTS / file).read_text(encoding="utf-8"))
         pages[ROOT / page] = text
-    drawn = {"README.md": ("first-page", first_page.table())}
+    drawn = {page: ("first-page", first_page.table()) for page in ("README.md", "docs/README.md")}
     drawn["docs/engines.md"] = ("choice", first_page.choice())
     for page, (name, content) in drawn.items():
         pages[ROOT / page] = put((ROOT / page).read_text(encoding="utf-8"), name, content)

@@ -212,8 +212,14 @@ def _series(panel: Any, points: Sequence[Point], line: str = "", **look: Any) ->
     panel.plot(ratios, qualities, linestyle=line if len(points) > 1 else "", **look)
 
 
+def _problem(args: Any) -> str:
+    needed = [args.output, args.data, *([args.model] if args.name == "classifier" else [])]
+    there = args.draw or all(needed)
+    return "" if there else "give --output, --data, and --model for the classifier; or --draw"
+
+
 def main() -> None:
-    parser = pages.arguments(__doc__)
+    parser = pages.arguments(__doc__, _problem)
     parser.add_argument("name", choices=["translator", "classifier"])
     parser.add_argument("--output", type=Path, help="directory of the run")
     parser.add_argument("--data", help="directory with the calibration rows and test.tsv")
@@ -235,8 +241,6 @@ def main() -> None:
     parser.add_argument("--draw", action="store_true", help="only draw the table and the figure")
     args = parser.parse_args()
     if not args.draw:
-        if not args.output or not args.data or (args.name == "classifier" and not args.model):
-            parser.error("give --output, --data, and --model for the classifier; or --draw")
         model = str(example.model()) if args.name == "translator" else args.model
         options = {
             "calibration": f"{args.data}/{args.calibration}",

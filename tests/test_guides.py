@@ -1,72 +1,82 @@
-"""The commands of the first page and of the guides run as they stand there, on small models."""
+"""The commands of the first pages and of the guides run as they stand there."""
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.helpers import toy
 from tests.helpers.command_line import compress
-from tests.helpers.sentence_encoders import save_encoder, write_pairs, write_texts
-from tests.test_docs import PAGES, ROOT, commands_in
+from tests.test_docs import ROOT, commands_in
 
-GUIDES = [
-    page
-    for page in PAGES
-    if page.relative_to(ROOT).as_posix() in ("README.md", "docs/README.md")
-    or page.name.startswith("guide-")
-]
+GUIDES = sorted(ROOT.glob("docs/guide-*.md"))
 # Added to make commands quick; the guides' own options stay.
-QUICK = {
+FEW = {
     "run": "--calibration-rows 24 --test-rows 24 --batch-size 1 --bench-seconds 0.01",
-    "bench": "--batch-size 1 --bench-seconds 0.01",
-    "translate": "english.txt",
+    "evaluate": "--test-rows 24",
+    "bench": "--test-rows 24 --batch-size 1 --bench-seconds 0.01",
 }
-HUB = "Helsinki-NLP/opus-mt-en-de", "all-MiniLM-L6-v2"  # directories here
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Kind of model -> a directory with what its commands name."""
-    folders = {}
-    for kind in ("classifier", "encoder", "translator"):
-        folder = folders[kind] = tmp_path_factory.mktemp(kind)
-        for name in ("texts.txt", "lines.txt", "english.txt"):
-            write_texts(folder / name)
-        write_pairs(folder / "pairs.tsv")
-        for seed, name in enumerate(("valid.tsv", "test.tsv")):
-            (toy.pairs_file if kind == "translator" else toy.labels_file)(folder / name, seed=seed)
-    toy.classifier(folders["classifier"] / "MODEL")
-    save_encoder(folders["encoder"] / "MODEL")
-    toy.translator(folders["translator"] / "MODEL")
-    for kind, name in zip(("translator", "encoder"), HUB, strict=True):
-        shutil.copytree(folders[kind] / "MODEL", folders[kind] / name)
-    return folders
-
-
-def kind_of(command: str, page: Path) -> str:
-    """What kind of model a command is about."""
-    if "pairs.tsv" in command or page.name == "guide-sentence-encoder.md":
-        return "encoder"
-    if "english.txt" in command or page.name == "guide-translator.md":
-        return "translator"
-    return "classifier"
+SHIM = """#!/bin/sh
+case "$1" in
+{cases}
+esac
+case "$*" in *--distill-text*) set -- "$@" --distill-steps 2;; esac
+exec {python} -m compressor "$@"
+"""
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_commands_run_as_they_stand_there(page: Path, folders: dict[str, Path]):
-    commands = commands_in(page.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_guides_can_be_followed(page: Path, tmp_path: Path):
+    """From what a checkout has: every block for a shell, one after the other, with few rows."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S)
+    assert blocks
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    cases = "\n".join(f'{name}) set -- "$@" {options};;' for name, options in FEW.items())
+    scripts = {
+        "compress": SHIM.format(cases=cases, python=sys.executable),
+        "python": f'#!/bin/sh\nexec {sys.executable} "$@"\n',  # finds the environment's packages
+    }
+    for name, text in scripts.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    for name in ("compressor", "examples"):
+        (checkout / name).symlink_to(ROOT / name)
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", "".join(blocks)],
+        cwd=checkout, env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=1800,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("page", ["README.md", "docs/README.md"])
+def test_commands_of_the_first_pages_run(page: str, tmp_path: Path):
+    """On a small model, where they name no files of their own."""
+    toy.classifier(tmp_path / "MODEL")
+    for seed, name in enumerate(("valid.tsv", "test.tsv")):
+        toy.labels_file(tmp_path / name, seed=seed)
+    commands = [
+        command
+        for command in commands_in((ROOT / page).read_text(encoding="utf-8"))
+        if "demo-out/" not in command  # needs a run of the demo
+    ]
     assert commands
     for command in commands:
-        if "demo-out/" in command:  # needs a run of the demo
-            continue
-        folder = folders[kind_of(command, page)]
         words = shlex.split(command)[1:]
-        if words[0] in ("run", "export"):
-            shutil.rmtree(folder / "out", ignore_errors=True)
-        done = compress(*words, *shlex.split(QUICK.get(words[0], "")), cwd=folder)
+        if words[0] == "run":
+            shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        done = compress(*words, *shlex.split(FEW.get(words[0], "")), cwd=tmp_path)
         assert done.returncode == 0, f"{command}\n{done.stderr[-2000:]}"

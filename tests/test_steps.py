@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import shutil
 from contextlib import AbstractContextManager
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import BaseModel
 
 import compressor
 from compressor.budgets.base import Limits
@@ -135,6 +137,14 @@ class Named:
     sha256: str = "0" * 64
 
 
+class Pruned(BaseModel):
+    share: float
+
+
+class Dropped(BaseModel):
+    share: float
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -146,6 +156,7 @@ class Named:
         (ROWS, replace(ROWS, tokenizers={"bleu": "zh"})),
         (Macs(macs=[0.5]), Macs(macs=[0.5], steps=2)),
         (Named("a"), Named("b")), ([Named("a")], [Named("b")]),
+        (Pruned(share=0.5), Dropped(share=0.5)),
     ],
 )  # fmt: skip
 def test_another_input_is_another_step(steps, first, second):
@@ -155,7 +166,7 @@ def test_another_input_is_another_step(steps, first, second):
 
 
 def test_an_input_that_declares_nothing_is_refused(steps):
-    with pytest.raises(TypeError, match="declares nothing"):
+    with pytest.raises(TypeError, match="Tensor declares nothing"):
         count(steps, torch.zeros(1))
 
 
@@ -205,6 +216,46 @@ def test_what_a_killed_run_was_making_is_removed(tmp_path):
         left = shutil.copytree(staged.parent, staged.parent.with_name(".writing-left"))
     with opened(tmp_path / "out"):
         assert not left.exists()
+
+
+@pytest.mark.parametrize("folder", [".", "macs-0.5"])
+def test_what_was_left_below_the_output_is_removed_too(tmp_path, folder):
+    """A run of several budgets writes into a directory of each."""
+    with opened(tmp_path / "out") as steps, staging(steps.root / folder) as staged:
+        left = shutil.copytree(staged.parent, staged.parent.with_name(".writing-left"))
+    with opened(tmp_path / "out"):
+        assert not left.exists()
+
+
+def test_files_of_all_steps_are_known_those_for_the_user_apart(steps):
+    """What manifests list: of the output all but the run's own, of a folder in these all."""
+    dense = steps.state / "dense"
+    for into, number in ((steps.root / "out", 1), (dense, 2)):
+        steps.do(build, number, title="", into=into)
+    of_output = steps.files_below(steps.root)
+    assert set(of_output) == {"out/weights", "out/list"}
+    assert set(steps.files_below(dense)) == {"weights", "list"}
+    assert of_output["out/weights"] == hashlib.sha256(b"12345").hexdigest()
+
+
+def test_a_lost_file_is_named(tmp_path):
+    progress = Progress()
+    with opened(tmp_path / "out", progress=progress) as steps:
+        built(steps, 1)
+        (steps.root / "weights").unlink()
+        assert built(steps, 2) == 2
+    (line,) = (text for text in progress.messages if "missing or changed" in text)
+    assert line.startswith(str(tmp_path / "out" / "weights"))
+
+
+def test_a_step_that_was_done_is_said_once(tmp_path):
+    progress = Progress()
+    with opened(tmp_path / "out") as steps:
+        built(steps, 1)
+    with opened(tmp_path / "out", progress=progress) as steps:
+        for _ in range(2):
+            built(steps, 1)
+    assert progress.messages == ["building: done before"]
 
 
 def test_two_runs_do_not_share_an_output(tmp_path):

@@ -42,8 +42,13 @@ def wanted(args: argparse.Namespace, what: str, cell: Cell) -> bool:
     )
 
 
+def _problem(args: argparse.Namespace) -> str:
+    there = args.draw or args.tatoeba or (args.classifier and args.clinc)
+    return "" if there else "give --tatoeba, or --classifier and --clinc, or --draw"
+
+
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, _problem)
     parser.add_argument("--tatoeba", help="sentence pairs: valid.tsv, test.tsv")
     parser.add_argument("--classifier", help="the fine-tuned classifier")
     parser.add_argument("--clinc", help="CLINC150: valid.tsv, test.tsv")
@@ -63,8 +68,6 @@ def main() -> None:
             models["translator"] = (str(example.model()), args.tatoeba, args.test_rows or 1000)
         if args.classifier and args.clinc:
             models["classifier"] = (args.classifier, args.clinc, args.test_rows)
-        if not models:
-            parser.error("give --tatoeba, or --classifier and --clinc, or --draw")
         for name, (model, rows, test_rows) in models.items():
             progress.message(f"{name}: {model}")
             data = Data(

@@ -193,8 +193,12 @@ def _timed(
     ]
 
 
+def _problem(args: argparse.Namespace) -> str:
+    return "" if args.work is not None or args.draw else "give --work, or --draw"
+
+
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, _problem)
     parser.add_argument("names", nargs="*", default=[], choices=[*NAMES, []], help="default: all")
     parser.add_argument("--work", type=Path, help="models, reused by later calls")
     parser.add_argument("--tatoeba", help="test.tsv for the translator; default: bundled rows")
@@ -218,8 +222,6 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true", help="only make and compress the models")
     parser.add_argument("--no-fresh", action="store_true", help="without load time and memory")
     args = parser.parse_args()
-    if args.work is None and not args.draw:
-        parser.error("give --work, or --draw")
     progress = Console()
     args.results.mkdir(parents=True, exist_ok=True)
     kind = "-cuda" if args.device == "cuda" else ""

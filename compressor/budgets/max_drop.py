@@ -122,8 +122,8 @@ class MaxDrop(SearchedUnits):
     )
     drop_proof: Proof = option(
         "bound",
-        help="What shows it: bound (the lower confidence bound is within --max-drop) or measured "
-        "(the measured drop is).",
+        help="Evidence required by --max-drop: bound (the lower confidence bound is within it) or "
+        "measured (the measured drop is).",
     )
 
     @property

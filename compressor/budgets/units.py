@@ -296,9 +296,8 @@ class RemovalPath:
             if left <= share + rounding:
                 return position
         raise UsageError(
-            f"--macs {share:g} cannot be had: {self.shares[-1]:.3f} of the multiply-adds are left "
-            "when all is removed that may be; ask for more, or prune both heads and neurons with "
-            "--floor 0",
+            f"--macs {share:g} is too low; the minimum is {self.shares[-1]:.3f}; ask for more, or "
+            "prune both heads and neurons with --floor 0",
             id="macs-unreachable",
         )
 

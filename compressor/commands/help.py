@@ -7,9 +7,13 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from compressor.errors import UsageError, did_you_mean
+
 GENERAL = "General"
 _NO_PANELS = 12  # options that need no panels to be found among
 _WIDTH = 74  # of an example, within 80 columns
+# What may be looked for by the name of what a model does.
+_ANSWERED = ("summarize", "generate", "rerank", "rank", "embed", "encode", "tag", "label", "answer")
 _TYPES = {
     "<str>": "<text>", "<list[str]>": "<text>", "<float>": "<number>", "<int>": "<number>",
     "<list[path]>": "<path>",
@@ -44,6 +48,19 @@ class CommandHelp(TyperCommand):
 
 class GroupHelp(TyperGroup):
     """A command with commands, whose descriptions are shown whole."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is called; `UsageError` for an unknown one, with what does it."""
+        name, path = args[0], ctx.command_path
+        if name not in self.commands and not name.startswith("-"):
+            advice = did_you_mean(name, self.commands)
+            if name in _ANSWERED:
+                advice = "; `compress predict DIR` answers lines with any artifact"
+            raise UsageError(
+                f"there is no command `{path} {name}`{advice}; `{path} --help` lists the commands",
+                id="command-unknown",
+            )
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Names of commands with the first paragraphs of their descriptions."""

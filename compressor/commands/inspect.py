@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import asdict
+import textwrap
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +19,9 @@ from compressor.options.sections import ModelSection
 if TYPE_CHECKING:
     from compressor.throughput.inspection import Inspection, PartFacts
 
+VOCABULARY = "vocabulary"  # a part of models that generate texts
+_LARGER = 4  # times the parameters of what was measured, from which on that is said
+
 
 @o.command(InspectRequest, example="compress inspect MODEL")
 def inspect(
@@ -26,7 +30,7 @@ def inspect(
         str, typer.Argument(metavar="MODEL", help="Checkpoint: a local directory or a hub id.")
     ],
 ) -> int:
-    """Show heads, neurons, embeddings, what they cost, and how much is in no head or neuron."""
+    """Show heads, neurons, embeddings, what they cost, what is not prunable, and where to begin."""
     from compressor.options.inputs import load
     from compressor.report.numbers import join
     from compressor.throughput.inspection import inspect_checkpoint
@@ -43,11 +47,15 @@ def inspect(
         "",
         "share: of the parameters; macs: of the multiply-adds at batch size x tokens per row",
         "",
-        f"In no head or neuron: {fixed / facts.parameters:.1%} of the parameters, and of the "
+        f"Not prunable: {fixed / facts.parameters:.1%} of the parameters, and of the "
         f"multiply-adds {join(shares)}",
-        *_next(facts, model, request.task),
+        *_least(facts),
     ]
-    console.result("\n".join(lines), asdict(facts))
+    suggested = _suggestions(facts, model, request.task)
+    for suggestion in suggested:
+        lines += ["", *textwrap.wrap(suggestion.title, 100), f"    {suggestion.command}"]
+    commands = {"suggestions": [asdict(suggestion) for suggestion in suggested]}
+    console.result("\n".join(lines), asdict(facts) | commands)
     return 0
 
 
@@ -57,7 +65,7 @@ def _parts(facts: Inspection) -> str:
     rows = []
     for part in facts.parts:
         parameters, share = f"{part.parameters:,}", f"{part.parameters / facts.parameters:.1%}"
-        if part.name == "vocabulary" and facts.tied:
+        if part.name == VOCABULARY and facts.tied:
             parameters, share = "(embeddings)", ""
         macs = [f"{x:.1%}" for x in part.macs_share]
         rows.append([part.name, _units(part), parameters, share, *macs])
@@ -75,25 +83,89 @@ def _units(part: PartFacts) -> str:
     return f"{counts} = {sum(part.units):,} {part.of}{width}"
 
 
-def _next(facts: Inspection, model: str, task: str | None) -> list[str]:
-    """The least that `--macs` can reach, and a command to go on with; empty for a pruned model."""
-    shares = [(shape.source_tokens, shape.least_share) for shape in facts.shapes]
-    least = [(tokens, share) for tokens, share in shares if share is not None]
-    if not least:
+@dataclass(frozen=True)
+class _Suggestion:
+    """A command to go on with."""
+
+    title: str
+    command: str
+
+
+def _suggestions(facts: Inspection, model: str, task: str | None) -> list[_Suggestion]:
+    """First runs of a model: without training, and with text to learn from where that paid.
+
+    What is measured is what was for a model of the task, by `Task.first_runs`, with what this
+    machine has. None for a pruned model, or for a task of which nothing is known.
+    """
+    from compressor.tasks import TASKS
+
+    runs = TASKS[facts.task].first_runs
+    least = [shape.least_share for shape in facts.shapes if shape.least_share is not None]
+    if runs is None or not least:
         return []
-    reached = ", ".join(f"{_round_up(share):.2f} at {tokens}" for tokens, share in least)
-    share = max(0.5, min(0.9, _round_up(max(share for _, share in least) + 0.05)))
-    words = ["compress", "run", "-m", model, "-t", task or facts.task, "--macs", f"{share:g}"]
-    return [
-        f"Least that --macs can reach, by tokens per row: {reached}; a run counts at the lengths "
-        "of its rows",
-        "",
-        f"Next: {shlex.join(words)} --calibration ROWS --test ROWS -o out",
+    words = ["compress", "run", "-m", model, "-t", task or facts.task]
+    built = _builds(facts)
+    rows = ["--calibration", "ROWS", "--test", "ROWS", *built, "-o", "out"]
+    learn = ["--recover", "reconstruct+distill", "--distill-text", "FILE"]
+    found = []
+    for title, tried, options in (
+        ("Next, without training", runs.untrained, []),
+        ("Deeper, with unlabeled text to learn from", runs.distilled, learn),
+    ):
+        if tried is not None:
+            share = max(tried.macs, min(0.95, _round_up(max(least) + 0.05)))
+            command = shlex.join([*words, "--macs", f"{share:g}", *options, *rows])
+            seen = f"with {tried.macs:g} of the multiply-adds: {tried.text}"
+            if facts.parameters > _LARGER * tried.parameters:
+                seen += f"; no trained model of {facts.parameters / 1e6:,.0f} million parameters"
+                seen += " was measured"
+            found.append(_Suggestion(f"{title} ({seen}):", command))
+    return found
+
+
+def _builds(facts: Inspection) -> list[str]:
+    """Precisions and engines that are worth measuring on this machine."""
+    from importlib.util import find_spec
+
+    from compressor.runtime.engines import ENGINES, ONNXRUNTIME, engine_class
+    from compressor.throughput.hardware import describe
+
+    machine = describe()
+    if "gpu" in machine and _works_on_cuda():
+        return ["--device", "cuda", "--precision", "fp32,fp16"]
+    kind = "encoder-decoder" if any(x.name == VOCABULARY for x in facts.parts) else "encoder"
+    engines = [ONNXRUNTIME]
+    # Other engines that read the same graphs were faster in bfloat16, where the processor has that.
+    if {"amx_bf16", "avx512_bf16"} & set(machine.get("instructions", "").split()):
+        for name, engine in ((name, engine_class(name)) for name in ENGINES):
+            reads_graphs = not engine.folder and not engine.dense_only and kind in engine.kinds
+            if name != ONNXRUNTIME and reads_graphs and find_spec(engine.package) is not None:
+                engines.append(name)
+    chosen = ["--engines", ",".join(engines)] if len(engines) > 1 else []
+    return ["--precision", "fp32,int8", *chosen]
+
+
+def _works_on_cuda() -> bool:
+    from compressor.runtime.session import choose_device
+
+    return choose_device("auto") == "cuda"
+
+
+def _least(facts: Inspection) -> list[str]:
+    """A line with the least that `--macs` can ask for; none for a pruned model."""
+    reached = [
+        f"{_round_up(shape.least_share):g} at {shape.source_tokens}"
+        for shape in facts.shapes
+        if shape.least_share is not None
     ]
+    shares, lengths = ", ".join(reached), "a run counts at the lengths of its rows"
+    return [f"Smallest --macs, by tokens per row: {shares}; {lengths}"] if reached else []
 
 
 def _round_up(share: float) -> float:
-    return math.ceil(share * 100) / 100
+    """Up to two digits, so that it can be asked for: 0.1234 as 0.13, 0.00071 as 0.00071."""
+    step = 10.0 ** max(-12, math.floor(math.log10(max(share, 1e-12))) - 1)
+    return round(math.ceil(share / step - 1e-9) * step, 14)
 
 
 @o.command()

@@ -5,16 +5,24 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
+from typer.models import OptionInfo
 
 from compressor.commands.console import console
 from compressor.commands.help import GENERAL, CommandHelp, GroupHelp
-from compressor.options.assemble import Request, assemble, options_of_command
-from compressor.options.declare import Declared, extra_of
+from compressor.options.assemble import (
+    Request,
+    assemble,
+    missing_options,
+    options_of_command,
+    require_given,
+)
+from compressor.options.declare import Declared, as_flag, extra_of
 from compressor.progress import warnings_as_messages
 
 
@@ -65,11 +73,16 @@ class Command:
         takes_request = own.pop("request", None) is not None
         takes_typed = own.pop("typed", None) is not None
         options = {} if self.request is None else options_of_command(self.request)
+        needed = [name for name, x in own.items() if _is_needed(x)]
 
         @functools.wraps(self.function)
         def called(**values: Any) -> int:
             typed = {name: values[name] for name in options}
             values = {name: values[name] for name in own}
+            missing = [as_flag(name) for name in needed if values[name] is None]
+            if self.request is not None and values.get("config") is None:
+                missing = missing_options(self.request, typed, missing)
+            require_given(missing)
             if takes_request and self.request is not None:
                 values["request"] = assemble(self.request, typed)
             if takes_typed:
@@ -77,7 +90,7 @@ class Command:
             with warnings_as_messages(console):
                 return self.function(**values)
 
-        parameters = _parameters(own, options)
+        parameters = _parameters({**own, **{x: _optional(own[x]) for x in needed}}, options)
         if not self.json:
             parameters = [p for p in parameters if p.name != "as_json"]
         called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -149,6 +162,19 @@ def _parameters(
     return sorted(
         ordered, key=lambda x: (rank[_flag(x).rich_help_panel or GENERAL], x.name not in first)
     )
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    """Whether it is an option, not an argument, without a default."""
+    return parameter.default is parameter.empty and isinstance(_flag(parameter), OptionInfo)
+
+
+def _optional(parameter: inspect.Parameter) -> inspect.Parameter:
+    """A needed option as one that Typer lets pass, so that all that are missing are told."""
+    kind, *_ = get_args(parameter.annotation)
+    info = copy(_flag(parameter))
+    info.help = f"{info.help} [required]"
+    return parameter.replace(default=None, annotation=Annotated[kind | None, info])
 
 
 def _flag(parameter: inspect.Parameter) -> Any:

@@ -12,7 +12,14 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import InputError, UsageError
-from compressor.options.predict import OPENING_OPTIONS, TASK_OPTIONS, PredictRequest
+from compressor.options.predict import (
+    OPENING_OPTIONS,
+    TASK_OPTIONS,
+    ClassifyRequest,
+    PredictRequest,
+    Served,
+    TranslateRequest,
+)
 from compressor.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -40,20 +47,28 @@ LinesOutput = Annotated[
 ]
 
 
-def _answering(help: str, example: str, tasks: Sequence[str] = ()) -> o.Command:
+def _answering(
+    help: str, example: str, takes: type[Served], tasks: Sequence[str] = ()
+) -> o.Command:
     """A command that answers lines by artifacts for these tasks; none: for any."""
 
     def answer(
-        request: PredictRequest,
+        request: Served,
         directory: Artifact,
         files: Files = None,
         output: LinesOutput = None,
     ) -> int:
         from compressor.commands.stream_lines import Lines, serve
 
+        to_array = output is not None and output.suffix == ".npy"
+        if to_array and request.jsonl:
+            raise UsageError(
+                f"--jsonl has no effect on the array --output {output}; leave it out",
+                id="option-without-use",
+            )
         lines = Lines(files or [])
         model = _open(request, directory, tasks)
-        given = {name: getattr(request, name) for name in model.line_options}
+        given = {name: getattr(request, name, None) for name in model.line_options}
         options = {
             name: value
             for name, value in given.items()
@@ -63,7 +78,7 @@ def _answering(help: str, example: str, tasks: Sequence[str] = ()) -> o.Command:
         rows = _pairs(lines, paired) if paired else lines
         limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
         progress = console if console.counts_lines(to_stdout=output is None) else SILENT
-        if output is not None and output.suffix == ".npy":
+        if output is not None and to_array:
             _write_array(model, rows, output, request, progress)
             return 0
 
@@ -83,26 +98,29 @@ def _answering(help: str, example: str, tasks: Sequence[str] = ()) -> o.Command:
         )
         return 0
 
-    return o.Command(answer, PredictRequest, json=False, help=help, example=example)
+    return o.Command(answer, takes, json=False, help=help, example=example)
 
 
 predict = _answering(
-    "Answer lines with an artifact, one line each; what is in a line is its task's.",
+    "Answer lines with an artifact, one line each; the line format depends on the task.",
     "compress predict out lines.txt -o answers.txt",
+    PredictRequest,
 )
 translate = _answering(
     "Translate lines: `predict` for translators alone.",
     "compress translate out lines.txt -o answers.txt",
+    TranslateRequest,
     ("translation",),
 )
 classify = _answering(
     "Label lines: `predict` for classifiers alone.",
     "compress classify out lines.txt --top-k 3",
+    ClassifyRequest,
     ("classification", "multilabel"),
 )
 
 
-def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Runtime[Any]:
+def _open(request: Served, directory: Path, tasks: Sequence[str]) -> Runtime[Any]:
     from compressor.options.declare import as_flag
     from compressor.options.table import import_object
     from compressor.runtime.engines import choose_engine
@@ -112,12 +130,12 @@ def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Run
     artifact, named = read_artifact(directory), request.precision
     if tasks and artifact.task not in tasks:
         raise InputError(
-            f"{directory} holds a {artifact.task} model; use `compress predict`",
+            f"{directory} holds a model for {artifact.task}; use `compress predict`",
             id="artifact-of-another-task",
         )
     runtime: type[Runtime[Any]] = import_object(TASKS[artifact.task].runtime)
     for name in TASK_OPTIONS:
-        value = getattr(request, name)
+        value = getattr(request, name, None)
         if value not in (None, False) and name not in runtime.line_options:
             raise UsageError(
                 f"{as_flag(name)} has no effect on {artifact.task}; leave it out",
@@ -125,7 +143,7 @@ def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Run
             )
     engine = choose_engine(request.engine, runtime.kind, artifact, named, request.device)
     precision = named or engine.default_precision(artifact)
-    given = {name: getattr(request, name) for name in OPENING_OPTIONS}
+    given = {name: getattr(request, name, None) for name in OPENING_OPTIONS}
     return runtime(
         directory,
         precision=precision,
@@ -153,7 +171,7 @@ def _pairs(lines: Lines, wanted: str) -> Iterator[tuple[str, str]]:
 
 
 def _write_array(
-    model: Runtime[Any], rows: Any, output: Path, request: PredictRequest, progress: Progress
+    model: Runtime[Any], rows: Any, output: Path, request: Served, progress: Progress
 ) -> None:
     """Write the embeddings of lines as an array, float32 [lines, width]."""
     import numpy as np
@@ -170,7 +188,10 @@ def _write_array(
         )
     refuse_existing(output)
     require_directory(output.parent)
-    chunk, prompted = request.chunk_lines or CHUNK_ROWS, model.with_prompt(request.prompt)
+    chunk, prompted = (
+        request.chunk_lines or CHUNK_ROWS,
+        model.with_prompt(getattr(request, "prompt", None)),
+    )
     embeddings = []
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
     for row in prompted.embed_stream(rows, chunk_rows=chunk, **limits):

@@ -57,7 +57,7 @@ def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
     if kind not in KINDS:
         raise InputError(
             f"--source-text needs a {', '.join(KINDS[:-1])} or {KINDS[-1]} tokenizer in a "
-            f"tokenizer.json, and that of {checkpoint.name} is a {kind}; leave it out",
+            f"tokenizer.json, and that of {checkpoint.name} is {kind}; leave it out",
             id="tokenizer-cannot-be-cut",
         )
     words = TASKS[checkpoint.task].reads_words
@@ -100,7 +100,8 @@ def shorten_vocabulary(checkpoint: Checkpoint, text: TextFile, progress: Progres
 def _served(file: TextFile, prompts: Sequence[str]) -> Iterator[list[str]]:
     """Chunks of the texts, behind each prompt: a word may be cut otherwise behind another one."""
     for texts in in_chunks(file.each(), CHUNK):
-        yield [f"{prompt}{text}" for prompt in prompts for text in texts]
+        for prompt in prompts:
+            yield [f"{prompt}{text}" for text in texts]
 
 
 @torch.no_grad()
@@ -160,7 +161,7 @@ def _always_kept(checkpoint: Checkpoint) -> set[int]:
         ids.add(token)
         return token
 
-    _, padding = tokenizer.stored_limits
+    _, padding = getattr(tokenizer, "stored_limits", (None, None))
     _change_inserted(_state(tokenizer) | {"padding": padding}, keep)
     ids |= {value for value in _token_settings(config).values() if type(value) is int}
     ids &= set(tokenizer.get_vocab().values())  # configurations name others by default

@@ -88,7 +88,9 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
     _require_none(_wrong_values(config, entry, path), path)
     refused = entry.refuse(config)
     if refused is not None:
-        raise _unsupported(path, f"describes a {config.model_type} that cannot be pruned", refused)
+        raise _unsupported(
+            path, f"describes a model of type {config.model_type} that cannot be pruned", refused
+        )
     if entry.decoder is None:
         _require_none(_wrong_class_names(values, config), path)
     # These change how the model is run, not what it computes; scoring and recovery rely on the

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from compressor.errors import InputError
 from compressor.storage.input_files import read_json, shown
+from compressor.storage.wrong_values import wanted
 
 
 def malformed(path: Path, reason: str | BaseException, id: str) -> InputError:
@@ -83,7 +84,7 @@ def require_supported(path: Path, name: str, value: Any, values: Any, **context:
     try:
         TypeAdapter(values).validate_python(value, strict=True, context=context)
     except ValidationError as error:
-        raise unsupported(path, name, value, error.errors()[0]["msg"]) from error
+        raise unsupported(path, name, value, wanted(error.errors()[0])) from error
 
 
 def unsupported(path: Path, name: str, value: Any, reason: str) -> InputError:

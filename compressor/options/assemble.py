@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from compressor.errors import UsageError, did_you_mean
 from compressor.options.declare import Declared, Options, as_flag, declare, declared_by, shown
+from compressor.storage.wrong_values import wanted
 
 COMMAND_LINE = "the command line"
 Values = Mapping[str, Any]  # options by name
@@ -40,6 +41,11 @@ class Request(Options):
     def defaults(cls, values: Values) -> dict[str, Any]:
         """Defaults that depend on other options."""
         return {}
+
+    @classmethod
+    def needed(cls, values: Values) -> list[str]:
+        """Flags that these options lack, too, where a message tells what is missing."""
+        return []
 
 
 Asked = TypeVar("Asked", bound=Request)
@@ -73,11 +79,8 @@ class Part:
         if self.option is not None and not self.members:
             return values[self.option.name]
         chosen = [kind for conditions, kind in self.members if condition_met(conditions, values)]
-        if self.noun and len(chosen) != 1:
+        if self.noun and len(chosen) > 1:
             names = [name for conditions, _ in self.members for name in conditions]
-            if not chosen:
-                flags = " or ".join(map(as_flag, names))
-                raise UsageError(f"there is no {self.noun}; add {flags}", id="option-missing")
             flags = " and ".join(as_flag(name) for name in names if _is_given(values[name]))
             raise UsageError(
                 f"{flags} exclude each other; give one {self.noun}", id="options-exclude-each-other"
@@ -123,7 +126,8 @@ def _check_names(members: Mapping[str, Any]) -> Callable[[str], str]:
         for name in names:
             if name not in ("none", *members):
                 advice = did_you_mean(name, ["none", *members])
-                raise ValueError(f"choose from none, {', '.join(members)}{advice}")
+                joined = ", or several joined by +" if len(members) > 1 else ""
+                raise ValueError(f"choose from none, {', '.join(members)}{joined}{advice}")
         if len(set(names)) < len(names) or ("none" in names and len(names) > 1):
             raise ValueError("name each method once, and none only alone")
         return "+".join(names)
@@ -210,6 +214,8 @@ def assemble(
                 f"{_where(origin(name), name)} {shown(value)}: give a number or a text",
                 id="option-invalid",
             )
+    if values.keys() <= options.keys():  # else an unknown name explains best why one is missing
+        require_given(missing_options(request, values), source)
     try:
         checked = dict(flat_model(request).model_validate(values))
     except ValidationError as error:
@@ -228,6 +234,43 @@ def assemble(
         and (_is_given(value) or name not in selecting)
     }
     return request(**fields, options=used)
+
+
+def missing_options(
+    request: type[Request], values: Values, others: Sequence[str] = ()
+) -> list[str]:
+    """What a request needs and is not given: flags, and the ways to say what exactly one says.
+
+    Args:
+        request: its class.
+        values: options by name; None and empty lists count as not given.
+        others: flags that are missing too, and no options of the request.
+    """
+    stated = _stated(values)
+    required = [x for x in options_of_command(request).values() if x.info.is_required()]
+    always = [x for x in required if not x.only_with and not x.selects]
+    missing = [x.flag for x in always if x.name not in stated]
+    for part in parts_of(request).values():
+        names = dict.fromkeys(name for conditions, _ in part.members for name in conditions)
+        if part.noun and not any(_is_given(stated.get(name)) for name in names):
+            missing.append(f"a {part.noun} ({' or '.join(map(as_flag, names))})")
+    missing += others
+    return missing and missing + request.needed(stated)
+
+
+def require_given(missing: Sequence[str], source: str = COMMAND_LINE) -> None:
+    """Raise `UsageError` if something is missing, with all of it.
+
+    Args:
+        missing: flags, or other words for what is needed.
+        source: where it is missing.
+    """
+    if missing:
+        *first, last = missing
+        names = f"{', '.join(first)} and {last}" if first else last
+        raise UsageError(
+            f"{source} does not give {names}; add {'them' if first else 'it'}", id="option-missing"
+        )
 
 
 def options_of(value: Options) -> dict[str, Any]:
@@ -288,10 +331,8 @@ def _first_problem(
     if name not in options:
         advice = did_you_mean(name, options) or "; `--help` lists them"
         return UsageError(f"{source} has {name!r}, which is no option{advice}", id="option-unknown")
-    if first["type"] == "missing":
-        return UsageError(f"{source} does not give {as_flag(name)}; add it", id="option-missing")
     problems = [x for x in error.errors() if x["loc"][0] == name]
-    problem = " or ".join(dict.fromkeys(x["msg"].removeprefix("Value error, ") for x in problems))
+    problem = " or ".join(dict.fromkeys(map(wanted, problems))).replace(" or must be ", " or ")
     if all(x["type"] == "literal_error" for x in problems):
         choices = [str(choice) for choice in _literals(options[name].annotation)]
         problem = f"choose from {', '.join(choices)}{did_you_mean(str(value), choices)}"

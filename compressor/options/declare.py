@@ -98,7 +98,10 @@ class Declared:
     def help(self) -> str:
         """Its help, with its default where that says something."""
         text, default = str(self.info.description), self.info.default
-        if self.info.is_required() or default in (None, False, [], "") or "default" in text.lower():
+        if self.info.is_required() and not (self.only_with or self.selects):
+            return f"{text} [required]"
+        says_nothing = default is None or default is False or default in ([], "")
+        if self.info.is_required() or says_nothing or "default" in text.lower():
             return text
         return f"{text} Default: {shown(default)}."
 

@@ -34,7 +34,9 @@ class _Engine(Options):
         le=1 << 20,
         help="Lines to read ahead and sort by length. Default: 2048, and 1 on a terminal.",
     )
-    threads: Threads | None = option(None, help="CPU threads of the runtime.")
+    threads: Threads | None = option(
+        None, help="CPU threads of the runtime. Default: one for each physical core."
+    )
     workers: Threads = option(
         1, help="Batches that are computed at the same time, each with --threads (default then 1)."
     )
@@ -44,13 +46,15 @@ class _Engine(Options):
     )
 
 
-class _Answers(Options):
+class _Lines(Options):
     panel: ClassVar[str] = "Answers"
 
     jsonl: bool = option(False, help="One JSON object per line instead of plain text.")
-    prompt: str | None = option(
-        None, help="Embedding: name of the model's prompt that lines begin with, such as query."
-    )
+
+
+class _Labels(_Lines):
+    panel: ClassVar[str] = "Answers"
+
     pairs: bool = option(
         False,
         help="Classification and regression: each line is two texts, with one tab between them.",
@@ -63,17 +67,11 @@ class _Answers(Options):
     probabilities: bool = option(
         False, help="Classification: all labels in the model's order, as by --top-k."
     )
-    query: str | None = option(None, help="Reranking: what the lines are to be relevant to.")
-    null_answers: bool = option(
-        False,
-        help="Question answering: there may be no answer, for models that have learned that "
-        "(SQuAD 2.0).",
-    )
-    stride: Tokens | None = option(
-        None,
-        help="Question answering: tokens of the text that two windows share where it is too long "
-        "for one; at most half of a window. Default: 128.",
-    )
+
+
+class _Texts(_Lines):
+    panel: ClassVar[str] = "Answers"
+
     num_beams: Beams | None = option(
         None, help="Translation and summarization: beam width; the checkpoint's own by default."
     )
@@ -91,11 +89,42 @@ class _Answers(Options):
     )
 
 
-class PredictRequest(_Answers, _Engine, Request):
-    """What `compress predict` takes."""
+class _Answers(_Texts, _Labels):
+    panel: ClassVar[str] = "Answers"
+
+    prompt: str | None = option(
+        None, help="Embedding: name of the model's prompt that lines begin with, such as query."
+    )
+    query: str | None = option(None, help="Reranking: what the lines are to be relevant to.")
+    null_answers: bool = option(
+        False,
+        help="Question answering: there may be no answer, for models that have learned that "
+        "(SQuAD 2.0).",
+    )
+    stride: Tokens | None = option(
+        None,
+        help="Question answering: tokens of the text that two windows share where it is too long "
+        "for one; at most half of a window. Default: 128.",
+    )
+
+
+class Served(_Lines, _Engine, Request):
+    """What all commands that answer lines take."""
 
     device: Device = DEVICE
     verify: bool = VERIFY
+
+
+class TranslateRequest(_Texts, Served):
+    """What `compress translate` takes."""
+
+
+class ClassifyRequest(_Labels, Served):
+    """What `compress classify` takes."""
+
+
+class PredictRequest(_Answers, Served):
+    """What `compress predict` takes."""
 
 
 # Passed on when the artifact is opened.

@@ -93,6 +93,13 @@ class Recipe(Request):
         # Reconstruction would undo what training did to weights.
         return {} if values.get("train_weights", "none") == "none" else {"recover": "none"}
 
+    @classmethod
+    def needed(cls, values: Values) -> list[str]:
+        """Rows: the usual method and recovery need them, and builds are checked on them."""
+        given = values.get("calibration") or values.get("test")
+        usual = not values.keys() & {"method", "recover"}
+        return [] if values.get("calibration") or (given and not usual) else ["--calibration"]
+
     def with_recovery(self, steps: Sequence[RecoveryMethod]) -> Self:
         """A copy with other options of the recovery."""
         options = dict(self.options)
@@ -132,6 +139,11 @@ class ScoreRequest(Request):
     prune: Prune = option("heads", help="Units to score: heads, neurons or both.")
     seed: int = SEED
     device: Device = DEVICE
+
+    @classmethod
+    def needed(cls, values: Values) -> list[str]:
+        """Rows, which the usual method needs."""
+        return [] if values.keys() & {"calibration", "method"} else ["--calibration"]
 
 
 class PruneRequest(Request):

@@ -14,10 +14,14 @@ from compressor.options.bounds import Amounts, BatchSize, Beams, Resamples, Rows
 from compressor.options.declare import Options, option, split_commas
 from compressor.report.card_facts import CardFacts
 from compressor.report.rule import Inconclusive
+from compressor.tasks import TASKS
 from compressor.tasks.rows import Direction, Reading
 
 TASK = option(
-    None, short="-t", panel="Model and output", help="What it is for, if not the usual task."
+    None,
+    short="-t",
+    panel="Model and output",
+    help=f"Task: {', '.join(TASKS)}. Default: the usual one of models of this class.",
 )
 VERIFY = option(True, panel="General", help="Check the files against manifest.json first.")
 CUDA_GRAPHS = option(
@@ -244,7 +248,9 @@ class Benchmark(Options):
         allow_inf_nan=False,
         help="Least time per model and batch size.",
     )
-    threads: Threads | None = option(None, help="CPU threads of the runtime.")
+    threads: Threads | None = option(
+        None, help="CPU threads of the runtime. Default: one for each physical core."
+    )
     cuda_graphs: bool = CUDA_GRAPHS
 
     def settings(self) -> dict[str, Any]:

@@ -212,8 +212,8 @@ def _require_of_task(flag: str, value: object, task: Task, model: str) -> None:
     owners = [other.name for other in TASKS.values() if flag in other.flags]
     if owners and task.name not in owners:
         raise UsageError(
-            f"{flag} {value} is for {' and '.join(owners)}, and {model} is a {task.name} model; "
-            "leave it out",
+            f"{flag} {value} is for {' and '.join(owners)}, and {model} is a model for "
+            f"{task.name}; leave it out",
             id="option-without-use",
         )
 

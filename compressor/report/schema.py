@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from compressor.errors import InputError
+from compressor.errors import InputError, cannot_read
 from compressor.steps.results import (
     FROM_FILE,
     Interval,
@@ -28,6 +28,7 @@ from compressor.steps.results import (
 )
 from compressor.storage.input_files import read_json
 from compressor.storage.manifest import require_unchanged
+from compressor.storage.wrong_values import wanted
 from compressor.tasks import TASKS
 
 SCHEMA_VERSION = "2.3"
@@ -138,12 +139,16 @@ def load_report(path: Path, *, verify: bool = True) -> Report:
                 id="report-version",
             )
         return Report.model_validate(data, context=FROM_FILE)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}; check the path", id="file-missing") from error
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:300]
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             where = ".".join(str(part)[:40] for part in first["loc"])
-            reason = f"{where}: {' '.join(first['msg'].split())[:300]}"
+            reason = f"{where}: {wanted(first)}"
         raise InputError(
             f"{path} is not a valid report: {reason}; give the report.json of a run",
             id="report-invalid",

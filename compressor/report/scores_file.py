@@ -12,6 +12,7 @@ from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import SCORES_SCHEMA, UNITS_OF, Scores, units_of
 from compressor.storage.files import write_json
 from compressor.storage.input_files import read_json
+from compressor.storage.wrong_values import wanted
 
 _Sublayer = Annotated[str, Field(pattern=rf"^({'|'.join(UNITS_OF)})\.")]
 _Score = Annotated[float, Field(gt=-1e300, lt=1e300)]  # so that sums of them are finite, too
@@ -45,7 +46,7 @@ def read_scores(path: Path) -> Scores:
         reason = f"it cannot be read: {error.strerror}"
     except ValidationError as error:
         wrong = error.errors()[0]
-        reason = f"{'.'.join(map(str, wrong['loc']))[:80]}: {wrong['msg'][:100]}"
+        reason = f"{'.'.join(map(str, wrong['loc']))[:80]}: {wanted(wrong)[:100]}"
     except ValueError as error:
         reason = str(error)[:300]
     raise InputError(

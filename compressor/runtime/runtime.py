@@ -119,7 +119,7 @@ class Runtime(ABC, Generic[Described]):
         require_files(self._directory, files, verify=verify)
         if artifact.task != self.task:
             raise InputError(
-                f"{directory} holds a {artifact.task} model; open it with "
+                f"{directory} holds a model for {artifact.task}; open it with "
                 f"{_CLASSES.get(artifact.task, 'its class')}, or use `compress predict`",
                 id="artifact-of-another-task",
             )

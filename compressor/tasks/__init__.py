@@ -49,8 +49,8 @@ def require_task(checkpoint: Checkpoint) -> Task:
     config: Any = checkpoint.model.config
     if task.auto_class != checkpoint.entry.auto_class:
         raise UsageError(
-            f"--task {task.name} does not fit {checkpoint.name}, a {checkpoint.entry.task} model; "
-            "leave it out",
+            f"--task {task.name} does not fit {checkpoint.name}, a model for "
+            f"{checkpoint.entry.task}; leave it out",
             id="task-of-another-model",
         )
     if not task.fits(config):

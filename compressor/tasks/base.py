@@ -17,6 +17,7 @@ from compressor.model.sublayers import Kind
 from compressor.options.table import import_object
 from compressor.tasks.batching import BATCH_TOKENS, IGNORED, Batch, Example, group, most_tokens, pad
 from compressor.tasks.rows import RowReader, Rows, Texts
+from compressor.tasks.tried import FirstRuns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -354,6 +355,7 @@ class Task(RowReader, Objective, Answerer, Deployment):
 
     name: ClassVar[str]  # in reports, in artifacts and on the command line
     auto_class: ClassVar[str]  # of transformers, which loads its checkpoints
+    first_runs: ClassVar[FirstRuns | None] = None  # which `compress inspect` suggests
 
     def fits(self, config: Any) -> bool:
         """Whether models of `auto_class` with this configuration have the outputs of the task."""

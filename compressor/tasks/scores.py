@@ -23,6 +23,7 @@ from compressor.tasks.columns import LABEL, PAIR, RELEVANCES, SCORES, TEXT, labe
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.rows import LabelNames, Reading, Rows, RowTexts, Texts
 from compressor.tasks.tables import Record, filled_lines, quoted, read_table
+from compressor.tasks.tried import MINILM, FirstRuns, Tried
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -76,6 +77,9 @@ class Regression(ScoreTask):
     """A number for each text, or for a pair that is read as one text."""
 
     name = "regression"
+    first_runs = FirstRuns(
+        Tried(0.5, "Spearman", -0.35, (-0.94, 0.22), MINILM, "MiniLM-L6 and pairs of sentences")
+    )
     metrics = ("spearman", "pearson")
     labels = SCORES
     exporter = "compressor.export.encoder:RegressionGraphs"
@@ -130,6 +134,9 @@ class Reranking(ScoreTask):
     """Reranking: how relevant a text is to the query that it is read with."""
 
     name = "reranking"
+    first_runs = FirstRuns(
+        Tried(0.5, "nDCG@10", -0.51, (-1.69, 0.58), MINILM, "MiniLM-L6 and 58 questions of TREC-QA")
+    )
     exporter = "compressor.export.encoder:RerankingGraphs"
     metrics = RANKED_METRICS
     runtime = "compressor.runtime:Reranker"
@@ -228,6 +235,10 @@ class Embedding(EncoderTask):
     """Embedding of texts; the answer to a pair is how similar its embeddings are."""
 
     name = "embedding"
+    first_runs = FirstRuns(
+        Tried(0.75, "Spearman", 0.04, None, MINILM, "all-MiniLM-L6-v2, the mean of three sets"),
+        Tried(0.5, "Spearman", -0.45, None, MINILM, "all-MiniLM-L6-v2, the mean of three sets"),
+    )
     auto_class = "AutoModel"
     plain_logits = False
     metrics = ("spearman",)

@@ -23,6 +23,7 @@ from compressor.tasks.encoder import LabelTask
 from compressor.tasks.labels import Labels
 from compressor.tasks.rows import Pairs, Reading, Rows, RowTexts, Texts
 from compressor.tasks.tables import RowTable
+from compressor.tasks.tried import MINILM, FirstRuns, Tried
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,6 +51,9 @@ class TokenClassification(LabelTask):
     """
 
     name = "token-classification"
+    first_runs = FirstRuns(
+        Tried(0.75, "entity F1", -0.99, (-1.96, -0.18), MINILM, "MiniLM-L6 and WNUT 2017")
+    )
     auto_class = "AutoModelForTokenClassification"
     metrics = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
     columns = ("text_column", "label_column")

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Compress a model in several processes on this machine; the options are those of `compress run`.
 #
-#     pip install 'compress-heads[distributed]'
+#     pip install '.[distributed]'    # in a checkout of the repository
 #     PROCESSES=4 examples/distributed/run.sh -m Helsinki-NLP/opus-mt-en-de \
 #         --calibration pairs.tsv --test test.tsv --macs 0.6 -o out
 #

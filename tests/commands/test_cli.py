@@ -19,6 +19,7 @@ from compressor import example
 from compressor.commands import COMMANDS, application
 from compressor.commands import invoke as run
 from compressor.model.checkpoint import open_checkpoint
+from compressor.tasks import TASKS
 from compressor.throughput.inspection import inspect_checkpoint
 from tests.helpers import toy
 from tests.helpers.command_line import compress
@@ -126,7 +127,7 @@ def test_the_gate_exits_with_1_exactly_when_a_rule_is_not_met(finished):
         ("run -o x -m no/model --keep 0.5 --calibration x.tsv", 4, "", "no/model"),
         ("run -o x -m BERT --keep 0.5 --calibration BAD", 4, "label-unknown", "bad.tsv:2"),
         ("run -o x --frobnicate", 2, "command-line-invalid", "--frobnicate"),
-        ("report nothing.json -o x", 4, "report-invalid", "nothing.json"),
+        ("report nothing.json -o x", 4, "file-missing", "nothing.json"),
     ],
 )
 def test_errors_have_a_status_an_id_and_one_sentence(
@@ -196,10 +197,17 @@ def test_inspect_shows_what_units_cost(inputs, output_of):
     assert "1 x 4 = 4 heads of 8" in text
     assert "1 x 48 = 48 neurons" in text
     assert f"{data['shapes'][0]['fixed_share']:.1%} at 16x16" in text
-    (line,) = (line for line in text.splitlines() if line.startswith("Next: "))
-    words = shlex.split(line)[1:]
+    lines = [line.strip() for line in text.splitlines() if line.startswith("    compress run ")]
+    assert lines == [suggested["command"] for suggested in data["suggestions"]]
+    words, deeper = map(shlex.split, lines)
     assert words[:6] == ["compress", "run", "-m", inputs["model"], "-t", "classification"]
-    assert float(words[words.index("--macs") + 1]) >= data["shapes"][0]["least_share"]
+    assert "reconstruct+distill" not in words
+    assert "reconstruct+distill" in deeper
+    share = float(words[words.index("--macs") + 1])
+    assert share > data["shapes"][0]["least_share"]
+    # All units may go.
+    assert data["shapes"][0]["least_share"] == pytest.approx(data["shapes"][0]["fixed_share"])
+    assert TASKS["classification"].first_runs.untrained.text in " ".join(text.split())
 
 
 def test_reports_can_be_written_again(finished, tmp_path, output_of):
@@ -265,8 +273,11 @@ def test_a_classifiers_parts(tmp_path):
     assert [(x.batch_size, x.source_tokens) for x in found.shapes] == [(16, 16), (16, 32)]
     for position, (batch, tokens) in enumerate([(16, 16), (16, 32)]):
         rows = batch * tokens
-        heads = LAYERS * (4 * rows * WIDTH * WIDTH + 2 * rows * tokens * WIDTH)
-        neurons = LAYERS * 2 * rows * WIDTH * NEURONS
+        heads = (LAYERS - 1) * (4 * rows * WIDTH * WIDTH + 2 * rows * tokens * WIDTH)
+        neurons = (LAYERS - 1) * 2 * rows * WIDTH * NEURONS
+        # The last layer: keys and values of all tokens, and the rest of the first of each row.
+        heads += 2 * rows * WIDTH * WIDTH + 2 * batch * WIDTH * WIDTH + 2 * rows * WIDTH
+        neurons += 2 * batch * WIDTH * NEURONS
         rest = batch * (WIDTH * WIDTH + WIDTH * LABELS)
         total = heads + neurons + rest
         shape = found.shapes[position]

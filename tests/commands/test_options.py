@@ -26,7 +26,9 @@ SCORE = "score -m m -o out"
 PRUNE = "prune -m m --scores s -o out --keep 1"
 # The command line, the error's id, and a piece of the message.
 REFUSED = [
-    ("run -o out --keep 0.5", "option-missing", "--model"),
+    ("run -o out --keep 0.5", "option-missing", "--model and --calibration; add them"),
+    ("run", "option-missing", "--penalty), --output and --calibration; add them"),
+    ("prune -m m", "option-missing", "a budget (--keep or --remove), --scores and --output"),
     (RUN, "option-missing", "--keep"),
     (f"{RUN} --keep 1 --speedup 1.3", "options-exclude-each-other", "--keep and --speedup"),
     (f"{RUN} --keep 1 --at-batch 8", "option-without-use", "--speedup"),
@@ -35,8 +37,13 @@ REFUSED = [
     # A default that is typed is a wish too.
     (f"{SCORE} --calibration c --normalize layer", "option-without-use", "--method taylor or"),
     (f"{PRUNE} --calibration c", "option-without-use", "--recover reconstruct"),
-    (f"{RUN} --macs 1", "option-invalid", "--macs"),
-    (f"{RUN} --keep 1 --lengths long", "option-invalid", "'data' or Input should be a valid int"),
+    (f"{RUN} --macs 1", "option-invalid", "--macs 1: must be below 1"),
+    (f"{RUN} --keep 1 --resamples 99", "option-invalid", "must be 100 or more"),
+    (f"{RUN} --keep 1 --recover recontruct", "option-invalid", "did you mean 'reconstruct'?"),
+    ("summarize out", "command-unknown", "`compress predict DIR`"),
+    ("study hads", "command-unknown", "did you mean 'heads'?"),
+    ("predict out --jsonl -o x.npy", "option-without-use", "--jsonl"),
+    (f"{RUN} --keep 1 --lengths long", "option-invalid", "must be 'data' or a whole number"),
     (f"{RUN} --keep 1 --threads {HUGE}", "option-invalid", "--threads"),
     (f"bench a b --test t -b {LONG}", "option-invalid", "--batch-size"),
     ("study training --checkpoint m --test t -o out", "option-invalid", "--checkpoint"),

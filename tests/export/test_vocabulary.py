@@ -254,7 +254,7 @@ def test_texts_that_it_covers_have_the_same_tokens_and_logits(name: str, tmp_pat
         for text in COVERED:
             assert own.tokenize(text) == dense.tokenizer.tokenize(text)
         # Products may differ in their last bit with where the weights lie in memory.
-        torch.testing.assert_close(logits(model, own, COVERED), expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(logits(model, own, COVERED), expected, rtol=0, atol=3e-6)
         assert own.get_vocab() == smaller.tokenizer.get_vocab()
 
     changed = [x for x in OTHERS if tokenizer.tokenize(x) != dense.tokenizer.tokenize(x)]

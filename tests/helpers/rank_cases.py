@@ -191,7 +191,7 @@ def results_of_shards(folder: Path, steps: int) -> dict[str, Any]:
 def main() -> None:
     folder, shards = Path(sys.argv[1]), len(sys.argv) > 2
     launch.start("cpu", shards=shards)
-    launch.require_same_versions("0.1.0")
+    launch.require_same_versions("0.2.0.dev0")
     if shards:
         found = results_of_shards(folder, int(sys.argv[2]))
     else:

@@ -47,7 +47,7 @@ MISTYPED = render(translator_report(), "json").replace('"budget"', '"bugdet"', 2
 @pytest.mark.parametrize(
     ("text", "id", "words"),
     [
-        (None, "report-invalid", "No such file"),
+        (None, "file-missing", "there is no file"),
         ("[" * 100_000, "report-invalid", ""),
         ("[]", "report-version", "schema none"),
         ('{"schema_version": "2.0"}', "report-version", "schema 2.0"),
