@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from compressor.export.exported import export_dense, export_saved, other_forms
 from compressor.export.saved import save_model
 from compressor.export.vocabulary import tokens_of_text
 from compressor.options.requests import Recipe
-from compressor.pipeline.setup import Opened, Plan, open_run, prepare
+from compressor.pipeline.setup import Opened, open_run, prepare
 from compressor.progress import SILENT, Progress
 from compressor.recovery.planning import prepare_recovery
 from compressor.recovery.pruned import prune_units, recover_units
@@ -23,7 +21,7 @@ from compressor.report.schema import Report
 from compressor.selection.choose import select_units
 from compressor.selection.layers import without_layers
 from compressor.steps.context import Context
-from compressor.steps.values import DENSE, Exported, RecoveredModel
+from compressor.steps.values import DENSE, RecoveredModel
 from compressor.storage.files import require_directory
 from compressor.tasks.opened import ModelAndRows
 from compressor.tasks.texts import TextFile
@@ -87,20 +85,15 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
             )
             models += [exported, *forms(exported, opened=source)]
             search = chosen.search
-        measured = replace(measure(models, plan, opened, context), search=search)
-        report = describe_run(opened.inputs, started, measured, plan.seed, plan.samples)
+        rows, how = opened.inputs.data, plan.measuring
+        samples, config = plan.samples, source.configuration
+        whole, *builds = evaluate(models, rows.test, how.beams, how.resamples, samples, context)
+        throughput = benchmark_models(models, how.timing, rows.timed, config, context)
+        measured = Measured(whole, choose_defaults(builds, throughput), throughput, search)
+        report = describe_run(opened.inputs, started, measured, plan.seed, samples)
         report = gated(report, plan.rules, plan.inconclusive)
         publish(report, output, plan.recipes, plan.card, plan.precisions, context)
     return without_paths(report, output)
-
-
-def measure(models: Sequence[Exported], plan: Plan, opened: Opened, context: Context) -> Measured:
-    """Quality and speed of all models of a run, the dense one first."""
-    rows, how = opened.inputs.data, plan.measuring
-    whole, *builds = evaluate(models, rows.test, how.beams, how.resamples, plan.samples, context)
-    configuration = opened.source.configuration
-    throughput = benchmark_models(models, how.timing, rows.timed, configuration, context)
-    return Measured(whole, choose_defaults(builds, throughput), throughput)
 
 
 def scored_tokens(opened: Opened, context: Context) -> list[int] | None:
