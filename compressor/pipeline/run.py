@@ -40,7 +40,8 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
     """
     require_directory(output)
     plan, opened = prepare(recipe, output, progress)
-    source, engines = opened.source, plan.engines
+    engines, measuring = plan.engines, plan.measuring
+    source, data = opened.source, opened.inputs.data
     with open_run(plan, opened, progress) as context:
         do, state = context.steps.do, context.steps.state
         forms = partial(other_forms, precisions=plan.precisions, engines=engines, context=context)
@@ -53,7 +54,7 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
         models, search = [dense, *forms(dense, opened=opened.dense)], None
         for artifact in plan.artifacts:
             name, folder = artifact.name, artifact.directory
-            choice = artifact, limits, recovery, tokens, dense, plan.measuring
+            choice = artifact, limits, recovery, tokens, dense, measuring
             chosen = select_units(*choice, opened=opened.prunable, context=context)
             title = f"removing units ({chosen.mask} kept)"
             pruned = do(prune_units, chosen, title=title, opened=source)
@@ -85,12 +86,12 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
             )
             models += [exported, *forms(exported, opened=source)]
             search = chosen.search
-        rows, how = opened.inputs.data, plan.measuring
-        samples, config = plan.samples, source.configuration
-        whole, *builds = evaluate(models, rows.test, how.beams, how.resamples, samples, context)
-        throughput = benchmark_models(models, how.timing, rows.timed, config, context)
+        beams, resamples = measuring.beams, measuring.resamples
+        whole, *builds = evaluate(models, data.test, beams, resamples, plan.samples, context)
+        config = source.configuration
+        throughput = benchmark_models(models, measuring.timing, data.timed, config, context)
         measured = Measured(whole, choose_defaults(builds, throughput), throughput, search)
-        report = describe_run(opened.inputs, started, measured, plan.seed, samples)
+        report = describe_run(opened.inputs, started, measured, plan.seed, plan.samples)
         report = gated(report, plan.rules, plan.inconclusive)
         publish(report, output, plan.recipes, plan.card, plan.precisions, context)
     return without_paths(report, output)
