@@ -108,6 +108,9 @@ def try_faults(room: str) -> dict[str, str]:
     folder, tried = prepare(room), set[str]()
     # Which tests reach which function: mutmut asks only those anew that it does not know.
     (folder / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)
+    for copy in (folder / "mutants" / "compressor").rglob("*.py"):
+        if not (HERE / copy.relative_to(folder / "mutants")).exists():  # it has moved
+            copy.unlink()
     # More than once, since mutmut drops what it knows where its settings have changed.
     while left := [
         name
