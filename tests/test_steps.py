@@ -166,6 +166,13 @@ def test_another_input_is_another_step(steps, first, second):
     assert count(steps, SCORES) == count(steps, replace(SCORES, cost={"seconds": 2.0}))
 
 
+def test_a_file_of_the_user_counts_with_its_content(steps, tmp_path):
+    rows = tmp_path / "rows.tsv"
+    for text, number in (("a", 1), ("b", 2), ("a", 1)):
+        rows.write_text(text, encoding="utf-8")
+        assert count(steps, rows) == number
+
+
 def test_an_input_that_declares_nothing_is_refused(steps):
     with pytest.raises(TypeError, match="Tensor declares nothing"):
         count(steps, torch.zeros(1))
@@ -210,6 +217,18 @@ def test_a_result_lies_where_its_directory_was_moved_to(tmp_path):
         if name == "first":
             shutil.move(root, tmp_path / "second")
     assert len(list((root / ".compress").glob("make-*.json"))) == 1
+
+
+def write(*, directory: Path) -> OutputPath:
+    (directory / "notes").write_text("1", encoding="utf-8")
+    return directory / "notes"
+
+
+def test_a_path_alone_is_a_result_too(steps):
+    for _ in range(2):
+        found = steps.do(write, title="", into=steps.root / "model")
+        assert found == steps.root / "model" / "notes"
+        assert found.read_text(encoding="utf-8") == "1"
 
 
 def test_what_a_killed_run_was_making_is_removed(tmp_path):
@@ -279,8 +298,9 @@ def test_a_run_whose_options_are_lost_goes_on_with_its_own_steps_alone(tmp_path)
     assert sum(str(path) in message for message in progress.messages) == 2
     with opened(root, {"seed": 1}):
         pass
-    with raises(UsageError, "output-of-another-run"), opened(root, {"seed": 2}):
+    with raises(UsageError, "output-of-another-run") as caught, opened(root, {"seed": 2}):
         pass
+    assert "seed=1, now it is 2" in str(caught.value)
 
 
 def test_a_directory_with_other_files_is_refused(tmp_path):
