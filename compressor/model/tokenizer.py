@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -172,19 +171,6 @@ def target_ids(tokenizer: Any) -> dict[str, int]:
     # Tokens that were added to the source's vocabulary have the same free numbers here.
     added = {x: i for x, i in tokenizer.added_tokens_encoder.items() if i not in taken}
     return added | ids
-
-
-@contextmanager
-def target_side(tokenizer: Any) -> Iterator[None]:
-    """Inside this context a tokenizer with two vocabularies numbers the tokens of targets."""
-    switched = getattr(tokenizer, "separate_vocabs", False)
-    if switched:
-        tokenizer._switch_to_target_mode()
-    try:
-        yield
-    finally:
-        if switched:
-            tokenizer._switch_to_input_mode()
 
 
 def save_tokenizer(tokenizer: Any, directory: Path) -> None:

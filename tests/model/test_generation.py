@@ -15,7 +15,6 @@ import pytest
 import torch
 import transformers
 from transformers import MarianConfig, MarianMTModel
-from transformers.cache_utils import EncoderDecoderCache
 
 from compressor.errors import CompressWarning, InputError, UsageError
 from compressor.export.vocabulary import generation_settings
@@ -32,48 +31,12 @@ from compressor.model.generation import (
 from compressor.runtime.generation import Generation
 from compressor.runtime.search import beam_search, greedy
 from tests.helpers.damaged_checkpoints import configure
+from tests.helpers.decoders import TorchDecoder
 from tests.helpers.errors import raises
 from tests.helpers.tiny import word_tokenizer
 
 VOCABULARY, PAD, END = 61, 60, 0
 LIMIT = 14
-
-
-class TorchDecoder:
-    """The decoder of a PyTorch model behind the protocol of the runtime's search."""
-
-    def __init__(self, model: MarianMTModel, batch: dict[str, torch.Tensor]) -> None:
-        self.model = model
-        with torch.no_grad():
-            self.hidden = model.get_encoder()(**batch).last_hidden_state
-        self.mask = batch["attention_mask"]
-        self.cache: EncoderDecoderCache | None = None
-
-    @torch.no_grad()
-    def step(self, tokens: np.ndarray) -> None:
-        output = self.model(
-            encoder_outputs=(self.hidden,),
-            attention_mask=self.mask,
-            decoder_input_ids=torch.tensor(tokens)[:, None],
-            past_key_values=self.cache,
-            use_cache=True,
-        )
-        self.cache = output.past_key_values
-        self.logits = output.logits[:, -1]
-
-    def best(self) -> np.ndarray:
-        return self.logits.argmax(-1).numpy()
-
-    def scores(self) -> np.ndarray:
-        return self.logits.numpy().copy()
-
-    def reorder(self, rows: np.ndarray) -> None:
-        assert self.cache is not None
-        self.cache.reorder_cache(torch.tensor(rows))
-
-    def keep(self, rows: np.ndarray) -> None:
-        self.hidden, self.mask = self.hidden[rows], self.mask[rows]
-        self.reorder(rows)
 
 
 def tiny_model() -> MarianMTModel:

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 from transformers import MarianConfig, MarianMTModel
-from transformers.cache_utils import EncoderDecoderCache
 
 from compressor.runtime import search as search_module
 from compressor.runtime.generation import Generation
 from compressor.runtime.search import Decoder, beam_search, greedy, top_k
+from tests.helpers.decoders import TorchDecoder
 
 VOCABULARY, PAD, END = 61, 60, 0
 LIMIT = 14
@@ -65,44 +65,6 @@ def sources(lengths: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
         ids[row, : length - 1] = rng.integers(2, PAD, length - 1)
         ids[row, length - 1] = END
     return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(ids != PAD).long()}
-
-
-class TorchDecoder:
-    """The decoder of a PyTorch model behind the runtime's protocol; counts the rows it runs."""
-
-    def __init__(self, model: MarianMTModel, batch: dict[str, torch.Tensor]) -> None:
-        self.model = model
-        with torch.no_grad():
-            self.hidden = model.get_encoder()(**batch).last_hidden_state
-        self.mask = batch["attention_mask"]
-        self.cache: EncoderDecoderCache | None = None
-        self.row_steps = 0
-
-    @torch.no_grad()
-    def step(self, tokens: np.ndarray) -> None:
-        self.row_steps += len(tokens)
-        output = self.model(
-            encoder_outputs=(self.hidden,),
-            attention_mask=self.mask,
-            decoder_input_ids=torch.tensor(tokens)[:, None],
-            past_key_values=self.cache,
-            use_cache=True,
-        )
-        self.cache, self.logits = output.past_key_values, output.logits[:, -1]
-
-    def best(self) -> np.ndarray:
-        return self.logits.argmax(-1).numpy()
-
-    def scores(self) -> np.ndarray:
-        return self.logits.numpy().copy()
-
-    def reorder(self, rows: np.ndarray) -> None:
-        assert self.cache is not None
-        self.cache.reorder_cache(torch.tensor(rows))
-
-    def keep(self, rows: np.ndarray) -> None:
-        self.hidden, self.mask = self.hidden[rows], self.mask[rows]
-        self.reorder(rows)
 
 
 class RankingDecoder(TorchDecoder):
