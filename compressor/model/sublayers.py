@@ -1,7 +1,9 @@
 """The project's vocabulary: sublayers, scores of their units, and which units are kept.
 
 A unit is a slice of the input of a sublayer's output projection: a head `head_dim` columns of an
-attention's, a neuron one column of a feed-forward part's. Nothing here imports torch.
+attention's, a neuron one column of a feed-forward part's. Of encoders that read one token, tokens
+are units, too: each layer but the last hands on `TOKEN_UNITS` tenths of a row's tokens, or fewer.
+Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
-Kind = Literal["encoder_self", "decoder_self", "cross", "encoder_ffn", "decoder_ffn"]
-Units = Literal["heads", "neurons"]
+Kind = Literal[
+    "encoder_self", "decoder_self", "cross", "encoder_ffn", "decoder_ffn", "encoder_tokens"
+]
+Units = Literal["heads", "neurons", "tokens"]
 TokenRead = Literal["first", "last"]  # of each row, by a head that reads one token alone
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # The units of each kind of sublayer.
@@ -21,8 +25,13 @@ UNITS_OF: dict[str, Units] = {
     "cross": "heads",
     "encoder_ffn": "neurons",
     "decoder_ffn": "neurons",
+    "encoder_tokens": "tokens",
 }
-_POOLS: dict[str, Units] = {"heads": "heads", "neurons": "neurons"}
+_POOLS: dict[str, Units] = {"heads": "heads", "neurons": "neurons", "tokens": "tokens"}
+TOKEN_KIND: Kind = "encoder_tokens"
+# Units of tokens in a layer, most significant first: a tenth of the row's tokens each. Those that
+# are removed are the last ones, so a layer that keeps n of them hands on n tenths.
+TOKEN_UNITS = 10
 # The stack whose tokens are the keys of an attention that does not attend to its own stack.
 _OTHER_KEYS: dict[str, str] = {"cross": "encoder"}
 _TOKENS = {"encoder": "input_ids", "decoder": "decoder_input_ids"}  # inputs of a model
@@ -174,6 +183,27 @@ class Mask:
         """The mask of a dense model."""
         return cls({sublayer.name: (True,) * sublayer.units for sublayer in sublayers})
 
+    def with_tokens(self) -> Mask:
+        """A copy in which tokens are units, too: each encoder layer but the last hands on all."""
+        layers = [x for x in self.layers() if x.startswith("encoder")]
+        names = [f"{TOKEN_KIND}.{layer.partition('.')[2]}" for layer in layers[:-1]]
+        full = {name: (True,) * TOKEN_UNITS for name in names}
+        return Mask({**full, **self.keep}, self.dropped).without_layers(self.dropped)
+
+    def handed_on(self) -> tuple[int, ...]:
+        """Tenths of a row's tokens that each encoder layer that is left, but the last, hands on.
+
+        None hands on more than it gets. Empty where tokens are no units.
+        """
+        if not self.total(TOKEN_KIND):
+            return ()
+        left = [x for x in self.layers() if x.startswith("encoder") and x not in self.dropped]
+        tenths, least = [], TOKEN_UNITS
+        for layer in left[:-1]:
+            least = min(least, sum(self.keep[f"{TOKEN_KIND}.{layer.partition('.')[2]}"]))
+            tenths.append(least)
+        return tuple(tenths)
+
     def without(self, units: Iterable[tuple[str, int]]) -> Mask:
         """A copy with more units, as (sublayer name, unit), removed."""
         keep = {name: list(flags) for name, flags in self.keep.items()}
@@ -189,7 +219,10 @@ class Mask:
 
     def of_layers_left(self) -> Mask:
         """The mask of a model without the dropped layers: the others are numbered anew."""
-        return Mask(renumbered(self.keep, self.dropped))
+        left = renumbered(self.keep, self.dropped)
+        layers = sum(name.startswith("encoder_self.") for name in left)
+        left.pop(f"{TOKEN_KIND}.{layers - 1}", None)  # the last layer hands on nothing
+        return Mask(left)
 
     def layers(self) -> list[str]:
         """The Transformer layers, dropped ones too, the encoder's before the decoder's."""
@@ -197,12 +230,18 @@ class Mask:
         return sorted(names, key=lambda x: (not x.startswith("encoder"), int(x.split(".")[1])))
 
     def __str__(self) -> str:
-        """`43 of 72 heads, 1,024 of 3,072 neurons, 10 of 12 layers`: all heads, and what is cut."""
+        """`43 of 72 heads, 1,024 of 3,072 neurons, 10 of 12 layers`: all heads, and what is cut.
+
+        Of tokens the mean share that layers hand on: `62% of tokens`.
+        """
         parts = []
         for units in ("heads", "neurons"):
             kept, total = self.count(units), self.total(units)
             if total and (units == "heads" or kept < total):
                 parts.append(f"{kept:,} of {total:,} {units}")
+        tenths = self.handed_on()
+        if tenths and min(tenths) < TOKEN_UNITS:
+            parts.append(f"{sum(tenths) / len(tenths) / TOKEN_UNITS:.0%} of tokens")
         if self.dropped:
             total = len(self.layers())
             parts.append(f"{total - len(self.dropped)} of {total} layers")
@@ -216,7 +255,8 @@ class Mask:
         """Number of kept units.
 
         Args:
-            which: a kind of sublayer, or `heads` or `neurons` for all of these; None: all units.
+            which: a kind of sublayer, or `heads`, `neurons` or `tokens` for all of these; None:
+                all units.
         """
         return sum(sum(flags) for name, flags in self.keep.items() if belongs(name, which))
 
@@ -254,7 +294,7 @@ def is_self_attention(kind: str) -> bool:
 
 
 def belongs(name: str, which: str | None) -> bool:
-    """Whether a sublayer is of a kind, or has these units (`heads`, `neurons`); True for None."""
+    """Whether a sublayer is of a kind, or has these units (`heads`, …); True for None."""
     return which in (None, kind_of(name), units_of(name))
 
 
