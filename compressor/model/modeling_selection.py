@@ -22,6 +22,7 @@ from .modeling_tokens import (
     KEPT_TOKENS,
     OpenAttention,
     added_mask,
+    compute_one_token,
     mixed_class,
     real_tokens,
     rotated,
@@ -39,7 +40,7 @@ class KeptTokens:
     real: Tensor  # [batch, kept] bool: False where a shorter row of the batch has no token
     added: Tensor  # [batch, 1, 1, kept] float32: what that adds to scores
     lengths: Tensor  # [batch] int64: real tokens of the whole rows
-    padded: int  # tokens of the whole rows, with padding
+    whole: Tensor  # [batch, tokens], of the whole rows with padding; its size alone counts
     tenths: int  # of the rows' tokens that are left
     significance: Tensor  # [batch, kept], of the last layer that had heads
     read: Tensor | None  # [batch] int64: the slot of the token that is read; None: the first
@@ -234,7 +235,7 @@ def all_tokens(states: Tensor, mask: Tensor | None, keeps_last: bool) -> KeptTok
         real=real,
         added=added[:, None, None],
         lengths=real.sum(1),
-        padded=tokens,
+        whole=real,
         tenths=TENTHS,
         significance=added * 0,
         read=(real * places).amax(-1) if keeps_last else None,
@@ -252,34 +253,43 @@ def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
     Returns:
         The chosen tokens, and their slots among those given, [batch, chosen] int64.
     """
-    most = max(1, (tenths * kept.padded + TENTHS - 1) // TENTHS)
     ranks = _ranks(kept)
-    exporting = torch.compiler.is_exporting()
-    if exporting:  # ONNX has no sort but this one, where equal values go by place
-        slots = ranks.topk(most, dim=1).indices
-    else:
-        ranks, order = ranks.sort(dim=1, descending=True, stable=True)
-        slots = order[:, :most]
+    slots = most_significant(ranks, kept.whole, tenths)
     limits = _limits(kept, tenths)
-    real = torch.arange(most, device=slots.device)[None] < limits[:, None]
+    real = torch.arange(slots.shape[1], device=slots.device)[None] < limits[:, None]
     chosen = KeptTokens(
         places=kept.places.gather(1, slots),
         real=real,
         added=((real.to(torch.float32) - 1) * -_MASKED)[:, None, None],
         lengths=kept.lengths,
-        padded=kept.padded,
+        whole=kept.whole,
         tenths=tenths,
         significance=kept.significance.gather(1, slots),
         read=None,
-        margin=None if exporting else _margin(kept, ranks, limits),
+        margin=_margin(kept, ranks, limits),
     )
     return chosen, slots
 
 
+def most_significant(ranks: Tensor, whole: Tensor, tenths: int) -> Tensor:
+    """The slots with the highest ranks, highest first; equal ones by their order.
+
+    Args:
+        ranks: [batch, tokens].
+        whole: as in `KeptTokens`.
+        tenths: of the whole rows' tokens that are chosen, rounded up, and one at least.
+
+    Returns:
+        [batch, chosen] int64.
+    """
+    most = max(1, (tenths * whole.shape[1] + TENTHS - 1) // TENTHS)
+    return ranks.sort(dim=1, descending=True, stable=True).indices[:, :most]
+
+
 def hide_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, None]:
     """As `choose_tokens`, but all tokens stay, and those that are not chosen are hidden."""
-    ranks, order = _ranks(kept).sort(dim=1, descending=True, stable=True)
-    limits = _limits(kept, tenths)
+    ranks = _ranks(kept)
+    order, limits = most_significant(ranks, kept.whole, TENTHS), _limits(kept, tenths)
     rank_of = torch.empty_like(order).scatter_(
         1, order, torch.arange(order.shape[1], device=order.device)[None].expand_as(order)
     )
@@ -303,8 +313,11 @@ def _limits(kept: KeptTokens, tenths: int) -> Tensor:
     return whole.clamp_min(1)
 
 
-def _margin(kept: KeptTokens, ranks: Tensor, limits: Tensor) -> Tensor:
+def _margin(kept: KeptTokens, ranks: Tensor, limits: Tensor) -> Tensor | None:
     """The relative distance of the last token that is chosen from the next, or a smaller one."""
+    if torch.compiler.is_exporting():
+        return None
+    ranks = ranks.sort(dim=1, descending=True).values
     last = ranks.gather(1, limits[:, None] - 1)[:, 0]
     after = ranks.gather(1, limits[:, None].clamp_max(ranks.shape[1] - 1))[:, 0]
     # Slots without a token are far below; a row that loses none has nothing to choose.
@@ -359,22 +372,26 @@ def _pairs_at(values: Tensor, places: Tensor) -> Tensor:
     if values.shape[0] == 1:
         return flat[0][:, pairs].transpose(0, 1)
     index = pairs.flatten(-2)[:, None].expand(-1, values.shape[1], -1)
-    return flat.gather(-1, index).unflatten(-1, (kept, kept))
+    return flat.gather(-1, index).reshape(*index.shape[:2], kept, kept)
 
 
-def select_tokens(model: nn.Module, layers: Sequence[str], paths: Mapping[str, Any]) -> None:
-    """Let the layers of an encoder hand on fewer tokens, in place.
+def select_tokens(model: nn.Module, paths: Mapping[str, Any]) -> None:
+    """Let the layers of an encoder hand on fewer tokens, in place; the last one computes one.
 
     Args:
-        model: the encoder.
-        layers: paths of its Transformer layers, in their order, but for those that are skipped.
+        model: the encoder; layers that it skips hand on what they get.
         paths: `read_token` of `config.json`, with `handed_on`; see `modeling_tokens`.
     """
-    tenths = [*paths["handed_on"], TENTHS]
+    stack = paths["layer"].rpartition(".")[0]
+    layers: dict[str, Any] = {
+        f"{stack}.{name}": layer
+        for name, layer in model.get_submodule(stack).named_children()
+        if not getattr(layer, "is_skipped", False)
+    }
+    compute_one_token(model, {**paths, "layer": list(layers)[-1]})
     left = TENTHS
-    for path, hands_on in zip(layers, tenths, strict=True):
-        layer: Any = model.get_submodule(path)
-        if hands_on == left == TENTHS:
+    for layer, hands_on in zip(layers.values(), [*paths["handed_on"], TENTHS], strict=True):
+        if hands_on >= TENTHS and left == TENTHS:
             continue  # it gets all tokens, and hands on all
         layer.__class__ = mixed_class(SelectsTokens, type(layer))
         layer.hands_on, layer.attention_path = hands_on, paths["block"]
