@@ -17,7 +17,7 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
-from compressor.export.token_operators import most_significant_in_onnx
+from compressor.export.token_operators import TOKEN_OPERATORS
 
 OPSET = 20  # Gelu is one node from 20 on; older runtimes cannot read newer graphs
 # Weights are in a file beside the graph: written one by one, they are not in memory several times,
@@ -71,7 +71,7 @@ def export_graph(
                 input_names=inputs,
                 output_names=outputs,
                 dynamic_shapes=shapes,
-                custom_translation_table=TRANSLATIONS,
+                custom_translation_table=TRANSLATIONS | TOKEN_OPERATORS,
                 optimize=True,
                 verbose=False,
             )
@@ -178,5 +178,4 @@ def _flatten(self: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
 TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     _aten.unflatten.int: _unflatten,
     _aten.flatten.using_ints: _flatten,
-    torch.ops.compress.most_significant.default: most_significant_in_onnx,
 }

@@ -38,8 +38,9 @@ class KeptTokens:
 
     places: Tensor  # [batch, kept] int64, in the row
     real: Tensor  # [batch, kept] bool: False where a shorter row of the batch has no token
-    added: Tensor  # [batch, 1, 1, kept] float32: what that adds to scores
-    lengths: Tensor  # [batch] int64: real tokens of the whole rows
+    added: Tensor  # [batch, kept] float32: what that adds to attention scores
+    preferred: Tensor  # [batch, kept] float32: what is added to significance, to rank tokens
+    lengths: Tensor  # [batch, 1] int64: real tokens of the whole rows
     whole: Tensor  # [batch, tokens], of the whole rows with padding; its size alone counts
     tenths: int  # of the rows' tokens that are left
     significance: Tensor  # [batch, kept], of the last layer that had heads
@@ -228,19 +229,30 @@ def all_tokens(states: Tensor, mask: Tensor | None, keeps_last: bool) -> KeptTok
     """
     batch, tokens = states.shape[:2]
     real = real_tokens(states, mask)
-    places = torch.arange(tokens, device=states.device)
-    added = (real.to(torch.float32) - 1) * -_MASKED
+    slots = torch.arange(tokens, device=states.device)[None]
+    read = (real * slots).amax(-1) if keeps_last else None
+    added = _added(real)
     return KeptTokens(
-        places=places[None].expand(batch, tokens),
+        places=slots.expand(batch, tokens),
         real=real,
-        added=added[:, None, None],
-        lengths=real.sum(1),
+        added=added,
+        preferred=_preferred(added, slots == (0 if read is None else read[:, None])),
+        lengths=real.sum(1, keepdim=True),
         whole=real,
         tenths=TENTHS,
-        significance=added * 0,
-        read=(real * places).amax(-1) if keeps_last else None,
+        significance=torch.zeros_like(added),
+        read=read,
         margin=None,
     )
+
+
+def _added(real: Tensor) -> Tensor:
+    return torch.where(real, 0.0, _MASKED)
+
+
+def _preferred(added: Tensor, is_read: Tensor) -> Tensor:
+    """The token that is read is first; slots without a token are last."""
+    return torch.where(is_read, -_MASKED, added)
 
 
 def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
@@ -253,22 +265,48 @@ def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
     Returns:
         The chosen tokens, and their slots among those given, [batch, chosen] int64.
     """
-    ranks = _ranks(kept)
+    ranks = kept.significance.float() + kept.preferred
     slots = most_significant(ranks, kept.whole, tenths)
-    limits = _limits(kept, tenths)
-    real = torch.arange(slots.shape[1], device=slots.device)[None] < limits[:, None]
+    number = torch.arange(slots.shape[1], device=slots.device)[None]
+    real = _is_chosen(number, kept, tenths)
+    added = _added(real)
     chosen = KeptTokens(
         places=kept.places.gather(1, slots),
         real=real,
-        added=((real.to(torch.float32) - 1) * -_MASKED)[:, None, None],
+        added=added,
+        preferred=_preferred(added, number == 0),
         lengths=kept.lengths,
         whole=kept.whole,
         tenths=tenths,
         significance=kept.significance.gather(1, slots),
         read=None,
-        margin=_margin(kept, ranks, limits),
+        margin=_margin(kept, ranks, tenths),
     )
     return chosen, slots
+
+
+def hide_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, None]:
+    """As `choose_tokens`, but all tokens stay, and those that are not chosen are hidden."""
+    ranks = kept.significance.float() + kept.preferred
+    order = most_significant(ranks, kept.whole, TENTHS)
+    number = torch.arange(order.shape[1], device=order.device)[None].expand_as(order)
+    real = _is_chosen(torch.empty_like(order).scatter_(1, order, number), kept, tenths)
+    added = _added(real)
+    hidden = replace(
+        kept,
+        real=real,
+        added=added,
+        preferred=_preferred(added, kept.preferred > 0),
+        tenths=tenths,
+        margin=_margin(kept, ranks, tenths),
+    )
+    return hidden, None
+
+
+def _is_chosen(number: Tensor, kept: KeptTokens, tenths: int) -> Tensor:
+    """Whether tokens with these numbers, from 0 by their ranks, are chosen; as `number`."""
+    # number < ceil(tenths / TENTHS x length), and the first one always
+    return number * TENTHS < (kept.lengths * tenths).clamp_min(1)
 
 
 def most_significant(ranks: Tensor, whole: Tensor, tenths: int) -> Tensor:
@@ -286,50 +324,27 @@ def most_significant(ranks: Tensor, whole: Tensor, tenths: int) -> Tensor:
     return ranks.sort(dim=1, descending=True, stable=True).indices[:, :most]
 
 
-def hide_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, None]:
-    """As `choose_tokens`, but all tokens stay, and those that are not chosen are hidden."""
-    ranks = _ranks(kept)
-    order, limits = most_significant(ranks, kept.whole, TENTHS), _limits(kept, tenths)
-    rank_of = torch.empty_like(order).scatter_(
-        1, order, torch.arange(order.shape[1], device=order.device)[None].expand_as(order)
-    )
-    real = rank_of < limits[:, None]
-    added = ((real.to(torch.float32) - 1) * -_MASKED)[:, None, None]
-    margin = _margin(kept, ranks, limits)
-    return replace(kept, real=real, added=added, tenths=tenths, margin=margin), None
-
-
-def _ranks(kept: KeptTokens) -> Tensor:
-    """Significance, highest of the token that is read, lowest of slots without a token."""
-    values = kept.significance.float() + kept.added[:, 0, 0]
-    slots = torch.arange(values.shape[1], device=values.device)[None]
-    is_read = slots == (0 if kept.read is None else kept.read[:, None])
-    return values + is_read.to(values.dtype) * -2 * _MASKED
-
-
-def _limits(kept: KeptTokens, tenths: int) -> Tensor:
-    """How many tokens of each row are chosen, [batch]."""
-    whole = (kept.lengths * tenths + (TENTHS - 1)).div(TENTHS, rounding_mode="trunc")
-    return whole.clamp_min(1)
-
-
-def _margin(kept: KeptTokens, ranks: Tensor, limits: Tensor) -> Tensor | None:
+def _margin(kept: KeptTokens, ranks: Tensor, tenths: int) -> Tensor | None:
     """The relative distance of the last token that is chosen from the next, or a smaller one."""
     if torch.compiler.is_exporting():
         return None
     ranks = ranks.sort(dim=1, descending=True).values
-    last = ranks.gather(1, limits[:, None] - 1)[:, 0]
-    after = ranks.gather(1, limits[:, None].clamp_max(ranks.shape[1] - 1))[:, 0]
+    count = -(-kept.lengths * tenths // TENTHS).clamp_max(-1)  # [batch, 1]
+    last = ranks.gather(1, count - 1)
+    after = ranks.gather(1, count.clamp_max(ranks.shape[1] - 1))
     # Slots without a token are far below; a row that loses none has nothing to choose.
-    loses = limits < kept.real.sum(1)
-    gap = torch.where(loses, (last - after) / last.abs().clamp_min(1e-6), torch.inf)
+    loses = count < kept.real.sum(1, keepdim=True)
+    gap = torch.where(loses, (last - after) / last.abs().clamp_min(1e-6), torch.inf)[:, 0]
     return gap if kept.margin is None else torch.minimum(gap, kept.margin)
 
 
 def at_slots(states: Tensor, slots: Tensor | None) -> Tensor:
-    """Rows of [batch, tokens, any] at slots [batch, kept]; None: all."""
-    if slots is None:
-        return states
+    """States [batch, tokens, any] at slots [batch, kept]; None: all."""
+    return states if slots is None else rows_at(states, slots)
+
+
+def rows_at(states: Tensor, slots: Tensor) -> Tensor:
+    """States [batch, tokens, any] at slots [batch, kept]; another operator in graphs."""
     batch, tokens, width = states.shape
     first = torch.arange(batch, device=slots.device)[:, None] * tokens
     chosen = states.reshape(batch * tokens, width).index_select(0, (slots + first).flatten())
@@ -350,10 +365,10 @@ def masked_at(kept: KeptTokens, mask: Tensor | None, dtype: torch.dtype) -> Tens
     if mask is not None and mask.dim() == 4 and mask.shape[2] != 1:
         seen = _pairs_at(mask, kept.places)
         if mask.is_floating_point():
-            return seen + kept.added.to(mask.dtype)
+            return seen + kept.added[:, None, None].to(mask.dtype)
         return seen.bool() & kept.real[:, None, None]
     if mask is None or mask.is_floating_point():
-        return kept.added.to(dtype if mask is None else mask.dtype)
+        return kept.added[:, None, None].to(dtype if mask is None else mask.dtype)
     return kept.real[:, None, None]
 
 
