@@ -59,9 +59,9 @@ def save_model(
 
 
 def _recorded(scores: Scores) -> dict[str, list[float]]:
-    """Scores of heads, and of thousands of neurons with six digits."""
+    """Scores of heads and of tokens, and of thousands of neurons with six digits."""
     return {
-        name: list(values) if units_of(name) == "heads" else [float(f"{x:.6g}") for x in values]
+        name: [float(f"{x:.6g}") for x in values] if units_of(name) == "neurons" else list(values)
         for name, values in scores.values.items()
     }
 

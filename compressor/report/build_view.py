@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from compressor.model.sublayers import TOKEN_KIND
 from compressor.report import facts, gains, numbers, sentences
-from compressor.report.facts import Kept
 from compressor.report.next_step import next_step
 from compressor.report.plot_series import plots
 from compressor.report.schema import Report
@@ -212,8 +212,9 @@ def _size(model: Variant) -> SizeRow:
     return SizeRow(
         build=model.name,
         precision=model.precision,
-        heads=_kept(model, "heads"),
-        neurons=_kept(model, "neurons"),
+        heads=facts.kept_of(model, "heads"),
+        neurons=facts.kept_of(model, "neurons"),
+        tokens=facts.kept_of(model, "tokens"),
         macs_share=model.macs_share,
         parameters=model.parameters,
         checkpoint_bytes=model.checkpoint_bytes,
@@ -222,26 +223,34 @@ def _size(model: Variant) -> SizeRow:
     )
 
 
-def _kept(model: Variant, which: str) -> Kept:
-    return Kept(facts.kept(model, which), facts.total(model, which))
-
-
 def _units(report: Report) -> UnitsSection:
-    """The units left in every sublayer of every pruned model; sums per kind come first."""
+    """The units left in every sublayer of every pruned model; those of a kind come first."""
     pruned, rows = facts.pruned(report), []
     for kind in facts.kinds(report) if pruned else ():
-        sums = tuple(_kept(model, kind) for model in pruned)
-        rows.append(UnitsRow(f"All {facts.kind_label(kind)}", sums))
+        sums = tuple(facts.kept_of(model, kind) for model in pruned)
+        all_of = f"All {facts.kind_label(kind)}"
+        rows.append(UnitsRow("Tokens handed on, mean" if kind == TOKEN_KIND else all_of, sums))
         for name in facts.layers(report.dense, kind):
             rows.append(UnitsRow(name, tuple(facts.units_of(model, name) for model in pruned)))
     notes = [
+        f"{variant.name} hands on {sentences.tokens_handed_on(variant.handed_on)}."
+        for variant in pruned
+        if "tokens" in facts.lost(variant)
+    ]
+    notes += [
         f"{variant.name} skips {numbers.join(variant.dropped_layers)} (counted from 0), with "
         "all of their normalizations; the layers behind them have moved up."
         for variant in pruned
         if variant.dropped_layers
     ]
     names = tuple(model.name for model in pruned)
-    return UnitsSection(facts.units_title(report), names, tuple(rows), tuple(notes))
+    return UnitsSection(
+        title=facts.units_title(report),
+        shows_tokens=facts.shows(report, "tokens"),
+        models=names,
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
 
 
 # --- provenance

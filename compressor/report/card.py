@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from markupsafe import Markup
 
 from compressor.errors import InputError, did_you_mean
-from compressor.report import facts, numbers
+from compressor.model.sublayers import TOKEN_KIND
+from compressor.report import facts, numbers, sentences
 from compressor.report.build_view import build_view
 from compressor.report.card_facts import CardFacts
 from compressor.report.page import render_template
@@ -21,7 +22,11 @@ from compressor.tasks import TASKS
 
 # Hubs ask for these fields of the front matter.
 _ASKED = ("license", "language", "base_model")
-_TAGS = {"heads": "attention-head-pruning", "neurons": "feed-forward-pruning"}
+_TAGS = {
+    "heads": "attention-head-pruning",
+    "neurons": "feed-forward-pruning",
+    "tokens": "token-pruning",
+}
 _UNITS = {"heads": "attention heads", "neurons": "feed-forward neurons"}
 
 
@@ -31,8 +36,10 @@ class CardView:
 
     front_matter: Markup
     name: str
-    removed: str  # which units, in words
+    fewer: str  # units that it has fewer of, in words
+    removed: str  # those of them that the weights lack; empty if only tokens were left out
     kept: str  # units of each kind, in words
+    handed_on: str  # which share of the tokens; empty: all
     parameters: str  # with the change against dense
     runtime_module: str
     runtime_class: str
@@ -80,13 +87,19 @@ def _card_view(view: ReportView, variant: Variant, known: CardFacts) -> CardView
         f"{facts.kept(variant, kind):,} of {facts.total(variant, kind):,} in "
         f"{facts.kind_label(kind)}"
         for kind in facts.kinds(report)
+        if kind != TOKEN_KIND
     ]
+    lost = facts.lost(variant)
+    removed = [_UNITS[units] for units in lost if units in _UNITS]
+    tokens = sentences.tokens_handed_on(variant.handed_on) if "tokens" in lost else ""
     change = numbers.change(variant.parameters, report.dense.parameters)
     return CardView(
         front_matter=_front_matter(report, variant, known),
         name=variant.name,
-        removed=" and ".join(_UNITS[units] for units in facts.lost(variant)),
+        fewer=numbers.join([_UNITS.get(units, units) for units in lost]),
+        removed=numbers.join(removed),
         kept=numbers.join(kinds),
+        handed_on=tokens,
         parameters=f"{variant.parameters:,} parameters ({change} against dense)",
         runtime_module=module,
         runtime_class=runtime,

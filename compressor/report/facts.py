@@ -13,7 +13,7 @@ from typing import Literal
 
 from compressor.evaluation import METRICS, confidence_bounds
 from compressor.export.precision_names import BASE, ON_DEVICE
-from compressor.model.sublayers import KINDS, kind_of
+from compressor.model.sublayers import KINDS, TOKEN_KIND, TOKEN_UNITS, kind_of, layer_of
 from compressor.report import numbers
 from compressor.report.schema import Report
 from compressor.steps.results import Comparison, Interval, Ranking, Variant, Verdict
@@ -34,6 +34,7 @@ KIND_LABELS = {
     "cross": "cross-attention",
     "encoder_ffn": "encoder feed-forward",
     "decoder_ffn": "decoder feed-forward",
+    "encoder_tokens": "encoder tokens, tenths",
 }
 
 
@@ -75,6 +76,7 @@ class Kept:
     kept: int
     total: int
     heads: tuple[int, ...] | None = None
+    is_share: bool = False  # of tokens, which are shown in percent
 
 
 def metric_style(metric: str) -> MetricStyle:
@@ -141,59 +143,77 @@ def scoring(report: Report, variant: Variant) -> Ranking | None:
     return base.scoring or report.scoring
 
 
-def shows_neurons(report: Report) -> bool:
-    """Whether any model lost neurons; only then are they mentioned."""
-    return any(map(lost_neurons, report.variants))
+def shows(report: Report, units: str) -> bool:
+    """Whether any model lost `neurons`, or `tokens`; only then are they mentioned."""
+    return any(units in lost(variant) for variant in report.variants)
 
 
 def kinds(report: Report) -> list[str]:
-    """Kinds of sublayers to show: attention, and feed-forward parts if any lost neurons."""
-    parts = (report.dense.heads, report.dense.neurons if shows_neurons(report) else {})
-    return [kind for part in parts for kind in KINDS if kind in map(kind_of, part)]
+    """Kinds of sublayers to show: attention, and what else lost units in any model."""
+    parts = (report.dense.heads, report.dense.neurons if shows(report, "neurons") else {})
+    shown = [kind for part in parts for kind in KINDS if kind in map(kind_of, part)]
+    return [*shown, *([TOKEN_KIND] if shows(report, "tokens") else [])]
 
 
 def units_title(report: Report) -> str:
-    """The title of what says which units are kept."""
-    return "Heads and neurons" if shows_neurons(report) else "Heads"
+    """The title of what says which units are kept: `Heads, neurons and tokens`."""
+    return numbers.join(["Heads", *(x for x in ("neurons", "tokens") if shows(report, x))])
 
 
 def layers(variant: Variant, kind: str) -> list[str]:
     """Names of a variant's sublayers of one kind, by layer number."""
-    names = [name for name in (*variant.heads, *variant.neurons) if kind_of(name) == kind]
+    every = handed_on(variant) if kind == TOKEN_KIND else (*variant.heads, *variant.neurons)
+    names = [name for name in every if kind_of(name) == kind]
     return sorted(names, key=lambda name: int(name.rpartition(".")[2]))
 
 
+def handed_on(variant: Variant) -> dict[str, int]:
+    """Tenths of a row's tokens that each encoder layer that is left, but the last, hands on.
+
+    By names with the layer's number in the dense model: `encoder_tokens.2`.
+    """
+    attentions = layers(variant, "encoder_self")
+    left = [name for name in attentions if layer_of(name) not in variant.dropped_layers]
+    names = [name.replace("encoder_self", TOKEN_KIND) for name in left[:-1]]
+    return dict(zip(names, variant.handed_on or [TOKEN_UNITS] * len(names), strict=True))
+
+
 def kept(variant: Variant, which: str) -> int:
-    """Number of kept units: all `heads`, all `neurons`, or those of one kind of sublayer."""
-    return _sum(variant, which, variant.counts)
+    """Number of kept units: all `heads`, `neurons` or `tokens`, or of one kind of sublayer."""
+    return _sum(variant, which, variant.counts | handed_on(variant))
 
 
 def total(variant: Variant, which: str) -> int:
     """Number of units before removal, as in `kept`."""
-    return _sum(variant, which, variant.heads | variant.neurons)
+    tenths = dict.fromkeys(handed_on(variant), TOKEN_UNITS)
+    return _sum(variant, which, variant.heads | variant.neurons | tenths)
 
 
 def _sum(variant: Variant, which: str, counts: Mapping[str, int]) -> int:
-    groups = {"heads": variant.heads, "neurons": variant.neurons}
+    groups = {"heads": variant.heads, "neurons": variant.neurons, "tokens": handed_on(variant)}
     return sum(counts[name] for name in groups.get(which) or layers(variant, which))
 
 
-def units_of(variant: Variant, name: str) -> Kept:
-    """The units of one sublayer that a variant keeps."""
+def kept_of(variant: Variant, which: str) -> Kept:
+    """`kept` beside `total`; of tokens the mean share that layers hand on."""
+    is_share = which in (TOKEN_KIND, "tokens")
+    return Kept(kept(variant, which), total(variant, which), is_share=is_share)
+
+
+def units_of(variant: Variant, name: str) -> Kept | None:
+    """The units of one sublayer that a variant keeps; None if it is no layer that hands on."""
+    if kind_of(name) == TOKEN_KIND:
+        tenths = handed_on(variant).get(name)
+        return None if tenths is None else Kept(tenths, TOKEN_UNITS, is_share=True)
     if name not in variant.kept:
         return Kept(variant.kept_neurons[name], variant.neurons[name])
     heads = tuple(sorted(variant.kept[name]))
     return Kept(len(heads), variant.heads[name], heads)
 
 
-def lost_neurons(variant: Variant) -> bool:
-    """Whether a model has fewer neurons than the dense one."""
-    return kept(variant, "neurons") < total(variant, "neurons")
-
-
 def lost(variant: Variant) -> list[str]:
-    """Which units were removed: `heads`, `neurons` or both; `heads` if none were."""
-    units = ("heads", "neurons")
+    """Which units were removed, of `heads`, `neurons` and `tokens`; `heads` if none were."""
+    units = ("heads", "neurons", "tokens")
     return [x for x in units if kept(variant, x) < total(variant, x)] or ["heads"]
 
 
@@ -338,12 +358,12 @@ def gate_verdict(report: Report) -> Verdict | None:
 def headline(report: Report) -> Variant | None:
     """The most important variant: gate met, not significantly worse, the smallest.
 
-    Size is the share of heads kept, or of multiply-adds if a model lost neurons. If all variants
-    lose quality significantly, it is the one that loses least.
+    Size is the share of heads kept, or of multiply-adds if a model lost neurons or tokens. If all
+    variants lose quality significantly, it is the one that loses least.
     """
     candidates = delivered(report)
     failed = {outcome.variant for outcome in report.gate if not outcome.met}
-    by_work = any(map(lost_neurons, candidates))
+    by_work = not {"neurons", "tokens"}.isdisjoint(x for v in candidates for x in lost(v))
 
     def rank(variant: Variant) -> tuple[bool, bool, float]:
         compared = main_comparison(report, variant)

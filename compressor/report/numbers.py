@@ -67,6 +67,14 @@ def percent(part: float, whole: float, digits: int = 0) -> str:
     return f"{fixed(100 * part / whole, digits)}%" if whole else ABSENT
 
 
+def shares(tenths: Sequence[int]) -> str:
+    """Tenths in percent, `100, 50 and 30%`; of more than a dozen the ends, `100 to 30%`."""
+    listed = [str(10 * share) for share in tenths]
+    if len(listed) > 12:
+        return f"{10 * max(tenths)} to {10 * min(tenths)}%"
+    return f"{join(listed)}%"
+
+
 def change(value: float, reference: float) -> str:
     """Relative change against `reference`, for example `-12.3%`."""
     return f"{fixed(100 * (value / reference - 1), 1, sign=True)}%" if reference else ABSENT

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from compressor.report import facts, gains
+from compressor.model.sublayers import TOKEN_KIND
+from compressor.report import facts, gains, numbers
 from compressor.report.schema import Report
 from compressor.report.view import Look, Plots, QualityPlot, QualityPoint, RateLine, UnitsPanel
+from compressor.steps.results import Variant
 
 
 def plots(report: Report) -> Plots:
@@ -80,11 +82,20 @@ def _units(report: Report) -> Mapping[str, tuple[UnitsPanel, ...]]:
     for variant in facts.pruned(report):
         kinds = []
         for kind in facts.kinds(report):
-            count = f"{facts.kept(variant, kind):,} of {facts.total(variant, kind):,}"
-            layers = {
-                name.rpartition(".")[2]: facts.units_of(variant, name)
-                for name in facts.layers(variant, kind)
-            }
-            kinds.append(UnitsPanel(f"{facts.kind_label(kind)}: {count}", layers))
+            kinds.append(_panel(variant, kind))
         panels[variant.name] = tuple(kinds)
     return panels if facts.kinds(report) else {}
+
+
+def _panel(variant: Variant, kind: str) -> UnitsPanel:
+    """Of tokens all encoder layers, so that they stand beside their heads and neurons."""
+    kept, is_tokens = facts.kept_of(variant, kind), kind == TOKEN_KIND
+    count = f"{kept.kept:,} of {kept.total:,}"
+    title = f"{facts.kind_label(kind)}: {count}"
+    if is_tokens:
+        title = f"tokens handed on: {numbers.percent(kept.kept, kept.total)} in the mean"
+    numbered = [
+        name.rpartition(".")[2]
+        for name in facts.layers(variant, "encoder_self" if is_tokens else kind)
+    ]
+    return UnitsPanel(title, {n: facts.units_of(variant, f"{kind}.{n}") for n in numbered})

@@ -190,7 +190,7 @@ def throughput_figure(plots: Plots) -> Figure | None:
 
 
 def units_figure(plots: Plots) -> Figure | None:
-    """Which heads, and how many neurons, every layer keeps: a row of panels for each model."""
+    """Which units every layer keeps, or how many: a row of panels for each model."""
     if not plots.units:
         return None
     from matplotlib.figure import Figure
@@ -207,15 +207,20 @@ def units_figure(plots: Plots) -> Figure | None:
 
 
 def _draw_units(axes: Axes, panel: UnitsPanel) -> None:
-    """Squares and crosses for the heads of each layer, bars for its neurons."""
+    """Squares and crosses for the heads of each layer, bars for its neurons and tokens."""
     for layer, units in enumerate(panel.layers.values()):
+        if units is None:
+            continue  # it hands on no tokens
         if units.heads is not None:
             removed = [head for head in range(units.total) if head not in units.heads]
             axes.plot(units.heads, [layer] * len(units.heads), "s", color=COLORS[0])
             axes.plot(removed, [layer] * len(removed), "x", color=FAINT)
         else:
-            axes.barh(layer, units.total, color="none", edgecolor=FAINT)
-            axes.barh(layer, units.kept, color=COLORS[0])
+            unit = 100 / units.total if units.is_share else 1
+            axes.barh(layer, unit * units.total, color="none", edgecolor=FAINT)
+            axes.barh(layer, unit * units.kept, color=COLORS[0])
+            if units.is_share:
+                axes.set_xticks([0, 50, 100], ["0%", "50%", "100%"])
     axes.set_yticks(range(len(panel.layers)), list(panel.layers))
     axes.tick_params(labelsize=7, length=0)
     axes.margins(x=0.08, y=0.1)

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, model_validator
 
 from compressor.errors import InputError, cannot_read
+from compressor.model.sublayers import TOKEN_UNITS, layer_of
 from compressor.steps.results import (
     FROM_FILE,
     Interval,
@@ -102,6 +103,14 @@ class Report(ResultModel):
             total = (model.heads.keys(), model.neurons.keys())
             if not names == total == (model.kept.keys(), model.kept_neurons.keys()):
                 raise ValueError(f"{model.name[:99]!r} has other sublayers than the dense model")
+            layers = {layer_of(name) for name in model.heads if name.startswith("encoder_self.")}
+            hand_on = max(0, len(layers.difference(model.dropped_layers)) - 1)
+            tenths = model.handed_on
+            if tenths and (len(tenths) != hand_on or max(tenths) > TOKEN_UNITS):
+                raise ValueError(
+                    f"{model.name[:99]!r} says of {len(tenths)} layers how many tenths of the "
+                    f"tokens they hand on; it has {hand_on} such layers"
+                )
         return self
 
     def save(self, path: Path) -> None:

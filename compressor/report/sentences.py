@@ -27,8 +27,11 @@ def conclusion(report: Report, headline: Headline | None) -> str:
     if variant is None or headline is None:
         return "The report holds no pruned variant."
     text = f"{_lead(report, variant)} keeps {units_kept(variant)}"
-    if facts.lost_neurons(variant):
-        text += f", {numbers.percent(variant.macs_share, 1)} of the multiply-adds"
+    work = f"{numbers.percent(variant.macs_share, 1)} of the multiply-adds"
+    if "tokens" in facts.lost(variant):
+        text += f", hands on {tokens_handed_on(variant.handed_on)}, and has {work}"
+    elif "neurons" in facts.lost(variant):
+        text += f", {work}"
     text += f": {gains(report, headline.build)}"
     if not _compared_in_speed(headline.build):
         return f"{text}; speed not measured."
@@ -64,7 +67,7 @@ def units_kept(variant: Variant) -> str:
     Neurons are mentioned if some were removed, layers if whole ones were dropped.
     """
     parts = []
-    for which in ("heads", "neurons") if facts.lost_neurons(variant) else ("heads",):
+    for which in ("heads", "neurons") if "neurons" in facts.lost(variant) else ("heads",):
         kept, total = facts.kept(variant, which), facts.total(variant, which)
         parts.append(f"{kept:,} of {total:,} {which} ({numbers.percent(kept, total)})")
     text = " and ".join(parts)
@@ -72,6 +75,11 @@ def units_kept(variant: Variant) -> str:
         layers = len({layer_of(name) for name in variant.heads})
         text += f" in {layers - len(variant.dropped_layers)} of {layers} layers"
     return text
+
+
+def tokens_handed_on(tenths: Sequence[int]) -> str:
+    """`100, 50 and 30% of a row's tokens from layer to layer`."""
+    return f"{numbers.shares(tenths)} of a row's tokens from layer to layer"
 
 
 def gains(report: Report, build: BuildSummary) -> str:

@@ -53,7 +53,7 @@ def tables(view: ReportView) -> dict[str, ReportTable]:
         quality(view.quality),
         throughput(view.speed.rows, view.speed.counted_tokens),
         engines(view.speed),
-        size(view.sizes, view.units.title),
+        size(view.sizes, view.units),
         *search_tables(view.search),
         units(view.units),
         checks(view),
@@ -240,7 +240,7 @@ def engines(section: SpeedSection) -> ReportTable:
     return make_table("engines", rows, section.notes)
 
 
-def size(sizes: Sequence[SizeRow], units_title: str) -> ReportTable:
+def size(sizes: Sequence[SizeRow], section: UnitsSection) -> ReportTable:
     """Units, multiply-adds, parameters and bytes, the dense model's first."""
 
     def changed(text: str, now: int, before: int) -> str:
@@ -257,31 +257,43 @@ def size(sizes: Sequence[SizeRow], units_title: str) -> ReportTable:
                 row.precision,
                 kept(row.heads),
                 kept(row.neurons),
+                kept(row.tokens),
                 numbers.percent(row.macs_share, 1, 1),
                 changed(f"{row.parameters:,}", row.parameters, dense.parameters),
                 changed(checkpoint, row.checkpoint_bytes, dense.checkpoint_bytes),
                 changed(onnx, row.onnx_bytes, dense.onnx_bytes),
             )
         )
-    return make_table("size", rows, units=units_title)
+    said = " Tokens: the share of a row's that layers hand on, in the mean."
+    tokens = said if section.shows_tokens else ""
+    table = make_table("size", rows, units=section.title, tokens=tokens)
+    return table if section.shows_tokens else without_column(table, "Tokens")
 
 
-def kept(units: Kept) -> str:
-    """`72/144`: units kept of units before."""
-    return numbers.kept_of(units.kept, units.total)
+def kept(units: Kept | None) -> str:
+    """`72/144`: units kept of units before; `62%` of tokens."""
+    if units is None:
+        return numbers.ABSENT
+    write = numbers.percent if units.is_share else numbers.kept_of
+    return write(units.kept, units.total)
 
 
 def units(section: UnitsSection) -> ReportTable:
-    """Which heads every sublayer of every variant keeps, and how many neurons; sums per kind."""
+    """Which heads each sublayer of each variant keeps, how many neurons and tokens; sums."""
 
-    def cell(units: Kept) -> str:
-        if units.heads is None:
+    def cell(units: Kept | None) -> str:
+        if units is None or units.heads is None:
             return kept(units)
         return f"{kept(units)}: {' '.join(map(str, units.heads)) or 'none'}"
 
     rows = [(row.name, *map(cell, row.kept)) for row in section.rows]
     names = [Column(name, numeric=False) for name in section.models]
-    return make_table("units", rows, section.notes, more=names, units=section.title)
+    said = (
+        " Of tokens it is the share of a row's, the most significant ones, that a layer hands on "
+        f"to the next; {numbers.ABSENT} where a layer is skipped, or the last one."
+    )
+    tokens = said if section.shows_tokens else ""
+    return make_table("units", rows, section.notes, more=names, units=section.title, tokens=tokens)
 
 
 def checks(view: ReportView) -> ReportTable:

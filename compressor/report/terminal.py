@@ -6,11 +6,11 @@ import json
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
-from compressor.model.sublayers import Scores, units_of
+from compressor.model.sublayers import TOKEN_UNITS, Scores, Units, units_of
 from compressor.report import facts, gains, numbers, sentences
 from compressor.report.schema import Report
 from compressor.report.table import columns, render_text
@@ -62,16 +62,19 @@ def verdict(view: ReportView) -> str:
 
 
 def _size_table(view: ReportView) -> str:
-    metric, neurons = facts.primary_metric(view.report), facts.shows_neurons(view.report)
-    titles = ["heads", *(["neurons", "multiply-adds"] if neurons else []), "ONNX MB"]
+    metric, neurons = facts.primary_metric(view.report), facts.shows(view.report, "neurons")
+    tokens = view.units.shows_tokens
+    titles = ["heads", *(["neurons"] if neurons else []), *(["tokens"] if tokens else [])]
+    titles += [*(["multiply-adds"] if neurons or tokens else []), "ONNX MB"]
     if metric is not None:
         titles.append(f"{facts.metric_style(metric).label} (difference)")
     title = "" if metric is None else facts.metric_style(metric).title
     rows = []
     for size in view.sizes:
         cells = [_shorten(size.build), kept(size.heads)]
-        if neurons:
-            cells += [kept(size.neurons), numbers.percent(size.macs_share, 1, 1)]
+        cells += [kept(size.neurons)] if neurons else []
+        cells += [kept(size.tokens)] if tokens else []
+        cells += [numbers.percent(size.macs_share, 1, 1)] if neurons or tokens else []
         # Other engines run the same graphs, or files of their own.
         cells.append(numbers.megabytes(size.onnx_bytes) if size.in_default_engine else "")
         if metric is not None:
@@ -125,7 +128,10 @@ def gate_text(view: ReportView) -> str:
 
 
 def scores_text(scores: Scores) -> str:
-    """Every head's score, and of neurons, of which there are thousands, the quartiles."""
+    """Every head's score, of neurons, of which there are thousands, the quartiles, and of tokens.
+
+    Those are of the tenths that each layer hands on, the most significant first.
+    """
     by_units: dict[str, list[list[str]]] = {}
     for name, values in scores.values.items():
         shown = values
@@ -133,8 +139,17 @@ def scores_text(scores: Scores) -> str:
             shown = tuple(np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
         row = [name, *(f"{value:.3g}" for value in shown)]
         by_units.setdefault(units_of(name), []).append(row)
-    titles = {"neurons": columns("neurons", "lowest", "25%", "median", "75%", "highest")}
-    tables = [render_text(titles.get(units, ()), rows) for units, rows in by_units.items()]
+    titles = {
+        "neurons": columns("neurons", "lowest", "25%", "median", "75%", "highest"),
+        "tokens": columns(
+            "tokens, by tenth", "1 (most significant)", *map(str, range(2, TOKEN_UNITS + 1))
+        ),
+    }
+    tables = [
+        render_text(titles.get(units, ()), by_units[units])
+        for units in get_args(Units)
+        if units in by_units
+    ]
     return "\n\n".join(tables)
 
 
@@ -186,7 +201,7 @@ def gate_summary(report: Report) -> dict[str, Any]:
 def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
     fields = {
         *("name", "directory", "precision", "engine", "default", "macs_share", "parameters"),
-        *("checkpoint_bytes", "onnx_bytes"),
+        *("checkpoint_bytes", "onnx_bytes", "handed_on"),
     }
     rows = facts.test_rows(report, model)
     return {

@@ -148,6 +148,7 @@ class SizeRow:
     precision: str
     heads: Kept
     neurons: Kept
+    tokens: Kept  # the mean share that layers hand on
     macs_share: float  # of the dense model's multiply-adds
     parameters: int
     checkpoint_bytes: int
@@ -185,7 +186,8 @@ class UnitsRow:
     """The units of one sublayer, or of all of a kind, that each pruned model keeps."""
 
     name: str
-    kept: tuple[Kept, ...]  # one for each model
+    # One for each model; None of tokens in a layer that is skipped, or the last one.
+    kept: tuple[Kept | None, ...]
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,7 @@ class UnitsSection:
     """The units left in every sublayer."""
 
     title: str  # `Heads and neurons`
+    shows_tokens: bool  # whether a model hands on fewer than all
     models: tuple[str, ...]
     rows: tuple[UnitsRow, ...]
     notes: tuple[str, ...]
@@ -258,7 +261,7 @@ class UnitsPanel:
     """The units that a model keeps in the sublayers of one kind, in their order."""
 
     title: str
-    layers: Mapping[str, Kept]  # number of the layer -> its units
+    layers: Mapping[str, Kept | None]  # number of the layer -> its units, as in `UnitsRow`
 
 
 @dataclass(frozen=True)
