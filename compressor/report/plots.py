@@ -210,8 +210,8 @@ def _draw_units(axes: Axes, panel: UnitsPanel) -> None:
     """Squares and crosses for the heads of each layer, bars for its neurons and tokens."""
     for layer, units in enumerate(panel.layers.values()):
         if units is None:
-            continue  # it hands on no tokens
-        if units.heads is not None:
+            axes.barh(layer, 0)  # its place: it hands on no tokens
+        elif units.heads is not None:
             removed = [head for head in range(units.total) if head not in units.heads]
             axes.plot(units.heads, [layer] * len(units.heads), "s", color=COLORS[0])
             axes.plot(removed, [layer] * len(removed), "x", color=FAINT)

@@ -142,7 +142,7 @@ def scores_text(scores: Scores) -> str:
     titles = {
         "neurons": columns("neurons", "lowest", "25%", "median", "75%", "highest"),
         "tokens": columns(
-            "tokens, by tenth", "1 (most significant)", *map(str, range(2, TOKEN_UNITS + 1))
+            "tokens by tenth", "1 (most significant)", *map(str, range(2, TOKEN_UNITS + 1))
         ),
     }
     tables = [

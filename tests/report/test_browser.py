@@ -17,7 +17,13 @@ import pytest
 from compressor.report import page as pages
 from compressor.report.build_view import build_view
 from compressor.report.schema import Report
-from tests.helpers.report_samples import hostile_report, mixed_report, with_dense_int8, with_samples
+from tests.helpers.report_samples import (
+    hostile_report,
+    mixed_report,
+    tokens_report,
+    with_dense_int8,
+    with_samples,
+)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -47,6 +53,30 @@ def opened(browser, tmp_path_factory):
     yield page
     assert {url for url in asked if not url.startswith("file:")} == set()
     assert asked
+
+
+@pytest.fixture(scope="module")
+def with_tokens(browser, tmp_path_factory):
+    """The page of a report in which two models hand on fewer tokens."""
+    path: Path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(pages.render_html(build_view(tokens_report())), encoding="utf-8")
+    page = browser.new_page()
+    page.set_viewport_size({"width": 1200, "height": 800})
+    page.goto(path.as_uri())
+    page.evaluate(FOLD, True)
+    return page
+
+
+def test_shares_of_tokens_stand_in_tables_that_fit(with_tokens):
+    assert with_tokens.evaluate("document.documentElement.scrollWidth") == 1200
+    assert with_tokens.evaluate(WIDER) == []
+    row = with_tokens.locator("#table-units tr", has_text="encoder_tokens.2")
+    assert row.locator("td").all_inner_texts() == ["100%", "30%", "20%"]
+    column = with_tokens.locator("#table-size td[data-title=Tokens]")
+    assert column.all_inner_texts() == ["100%", "100%", "67%", "50%"]
+    plot = with_tokens.get_by_role("img", name="Heads, neurons and tokens that each layer keeps")
+    assert plot.bounding_box()["width"] > 600
+    assert "share of a row's tokens that a layer hands on" in with_tokens.inner_text("#size")
 
 
 @pytest.fixture

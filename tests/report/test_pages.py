@@ -29,6 +29,7 @@ from tests.helpers.report_samples import (
     classifier_report,
     hostile_report,
     mixed_report,
+    tokens_report,
     translator_report,
     with_samples,
 )
@@ -223,3 +224,20 @@ def test_card_is_about_one_variant_and_what_was_removed_from_it():
     assert "with fewer feed-forward neurons\n" in card
     assert '"feed-forward-pruning"' in card
     assert "attention-head-pruning" not in card
+
+
+def test_card_says_which_tokens_go_on_and_that_no_weight_is_gone_for_it():
+    report = tokens_report()
+    card = render_card(report, "fewer")
+    assert "with fewer attention heads, feed-forward neurons and tokens\n" in card
+    assert '"attention-head-pruning", "feed-forward-pruning", "token-pruning"' in card
+    shares = "tokens alone: 100, 70 and 30% of a row's tokens from layer to layer.\n"
+    assert shares in card
+    assert "tokens" not in render_card(report, "half")
+    for field in ("kept", "kept_neurons"):
+        report = changed(report, "variants", 1, field, to=getattr(report.dense, field))
+    card = render_card(report, "fewer")
+    assert "with fewer tokens\n" in card
+    assert "physically removed" not in card
+    assert "with all of its weights" in card
+    assert shares in card

@@ -18,6 +18,7 @@ from tests.helpers.report_samples import (
     KINDS,
     int8_report,
     mixed_report,
+    tokens_report,
     translator_report,
     with_timing,
 )
@@ -93,6 +94,27 @@ def test_units_are_squares_crosses_and_bars_for_every_model_and_kind():
             widths = [bar.get_width() for bar in next(panels).patches]
             kept = [variant.kept_neurons[f"{kind}.{n}"] for n in range(6)]
             assert widths == [width for count in kept for width in (64, count)]
+
+
+def test_tokens_are_bars_in_percent_beside_the_heads_of_the_same_layers():
+    figure = drawn("units", tokens_report())
+    rows = [figure.axes[start : start + 3] for start in (0, 3, 6)]
+    for heads, _, tokens in rows:
+        assert list(heads.get_yticks()) == list(tokens.get_yticks()) == [0, 1, 2, 3]
+        low, high = sorted(tokens.get_ylim())
+        assert (low < 0, high > 3) == (True, True)  # the last layer has its place, too
+        assert [x.get_text() for x in tokens.get_xticklabels()] == ["0%", "50%", "100%"]
+    found = []
+    for *_, tokens in rows:
+        bars = [bar for bar in tokens.patches if bar.get_width()]
+        assert [bar.get_width() for bar in bars[::2]] == [100] * (len(bars) // 2)
+        found.append([(bar.get_y() + bar.get_height() / 2, bar.get_width()) for bar in bars[1::2]])
+    wanted = [[(0, 100), (1, 100), (2, 100)], [(0, 100), (1, 70), (2, 30)], [(0, 80), (2, 20)]]
+    for bars, expected in zip(found, wanted, strict=True):
+        assert np.array(bars) == pytest.approx(np.array(expected, float))
+    assert rows[1][2].get_title("left") == "tokens handed on: 67% in the mean"
+    heads, neurons = drawn("units", mixed_report()).axes[0], drawn("units", tokens_report()).axes[1]
+    assert "in the mean" not in heads.get_title("left") + neurons.get_title("left")
 
 
 def test_plots_bear_names_and_numbers_of_every_kind():

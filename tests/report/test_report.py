@@ -14,7 +14,13 @@ from compressor.errors import InputError
 from compressor.report import gains, render
 from compressor.report.schema import load_report
 from tests.helpers.errors import raises
-from tests.helpers.report_samples import MAKERS, changed, translator_report, with_timing
+from tests.helpers.report_samples import (
+    MAKERS,
+    changed,
+    tokens_report,
+    translator_report,
+    with_timing,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,6 +45,22 @@ def test_sublayers_that_are_not_the_dense_models_are_refused():
         fewer = dict(list(getattr(report.variants[0], field).items())[1:])
         with pytest.raises(ValidationError, match="'heads-75' has other sublayers"):
             changed(report, "variants", 0, field, to=fewer)
+
+
+def test_a_report_without_shares_of_tokens_opens_as_one_whose_models_hand_on_all(tmp_path):
+    data = json.loads(render(tokens_report(), "json"))
+    for model in (data["dense"], *data["variants"]):
+        del model["handed_on"]
+    (tmp_path / "report.json").write_text(json.dumps(data), encoding="utf-8")
+    opened = load_report(tmp_path / "report.json")
+    assert [model.handed_on for model in opened.variants] == [[], [], []]
+    assert "tokens" not in render(opened, "markdown")
+
+
+@pytest.mark.parametrize("tenths", [[10, 7], [10, 7, 3, 1], [10, 7, 11], [10, 7, -1]])
+def test_shares_of_tokens_that_are_not_of_the_layers_are_refused(tenths):
+    with pytest.raises(ValidationError, match="'fewer' does not say of 3 layers"):
+        changed(tokens_report(), "variants", 1, "handed_on", to=tenths)
 
 
 MISTYPED = render(translator_report(), "json").replace('"budget"', '"bugdet"', 2)

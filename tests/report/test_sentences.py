@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from compressor.options.requests import make_recipe
-from compressor.report import facts, render
+from compressor.report import facts, numbers, render
 from compressor.report.baseline import compare
 from compressor.report.build_view import build_view
 from compressor.report.card import render_card
@@ -23,15 +23,16 @@ from tests.helpers.report_samples import (
     int8_report,
     mixed_report,
     rules,
+    tokens_report,
     translator_report,
     with_dense_int8,
     with_timing,
 )
 
 
-def one_model(report: Report) -> Report:
-    """The report of heads-50 and its builds alone."""
-    variants = [v for v in report.variants if v.family == "heads-50"]
+def one_model(report: Report, name: str = "heads-50") -> Report:
+    """The report of one model and its builds alone."""
+    variants = [v for v in report.variants if v.family == name]
     return report.model_copy(update={"variants": variants, "gate": []})
 
 
@@ -81,6 +82,29 @@ def test_the_gain_over_the_fastest_dense_build_is_that_of_the_rates():
     lossy = lossy.model_copy(update={"variants": [*lossy.variants, *dense]})
     timed = {"throughput": report.throughput}
     assert "by heads-50-int8" not in build_view(lossy.model_copy(update=timed)).conclusion
+
+
+def test_the_conclusion_says_which_shares_of_the_tokens_are_handed_on():
+    report = one_model(tokens_report(), "fewer")
+    start = (
+        "fewer keeps 8 of 16 heads (50%) and 48 of 64 neurons (75%), hands on 100, 70 and 30% of a "
+        "row's tokens from layer to layer, and has 52% of the multiply-adds: 1.1 times smaller"
+    )
+    assert build_view(report).conclusion.startswith(start)
+    # A long stack is not listed.
+    assert numbers.shares([10] * 12) == "100, " * 10 + "100 and 100%"
+    assert numbers.shares([10] * 12 + [4]) == "100 to 40%"
+
+
+def test_models_that_hand_on_fewer_tokens_are_compared_by_their_work():
+    """Both have the same heads; the one with fewer tokens is the smallest that loses nothing."""
+    report = tokens_report()
+    same = [
+        variant.model_copy(update={"comparisons": [], "kept_neurons": report.dense.kept_neurons})
+        for variant in report.variants
+    ]
+    report = report.model_copy(update={"variants": same})
+    assert facts.headline(report).name == "fewest"
 
 
 def test_few_rows_are_said_to_be_few_wherever_a_difference_is_judged():

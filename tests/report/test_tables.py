@@ -8,11 +8,13 @@ from math import ceil
 
 import pytest
 
+from compressor.model.sublayers import Scores
 from compressor.report import render, terminal
 from compressor.report.build_view import build_view
 from compressor.report.card import render_card
 from compressor.report.publish import only, sample_rows, share_scoring
 from compressor.report.schema import Report
+from compressor.report.scores_file import read_scores, write_scores
 from compressor.report.table import Column, columns, render_text
 from compressor.report.tables import conclusion, samples, tables
 from compressor.steps.results import QualitySearch, Source, SpeedSearch, SpeedTry
@@ -23,6 +25,7 @@ from tests.helpers.report_samples import (
     classifier_report,
     int8_report,
     mixed_report,
+    tokens_report,
     translator_report,
     with_dense_int8,
     with_samples,
@@ -113,6 +116,66 @@ def test_size_and_units_are_counted_per_kind_and_layer():
     assert layers["encoder_self.0"][2] == "0/8: none"
     skipped = changed(report, "variants", 1, "dropped_layers", to=["decoder.2"])
     assert "heads-50 skips decoder.2" in tables(build_view(skipped))["units"].notes[0]
+
+
+def test_tokens_are_shown_by_layer_where_a_model_hands_on_fewer():
+    """10, 7, 3 and 8, 2 tenths: means of 20/30 and 10/20. Layers have the dense model's numbers."""
+    made = tables(build_view(tokens_report()))
+    layers = {row[0]: row[1:] for row in made["units"].rows}
+    assert {name: cells for name, cells in layers.items() if "okens" in name} == {
+        "Tokens handed on, mean": ("100%", "67%", "50%"),
+        "encoder_tokens.0": ("100%", "100%", "80%"),
+        "encoder_tokens.1": ("100%", "70%", "n/a"),
+        "encoder_tokens.2": ("100%", "30%", "20%"),
+    }
+    assert made["units"].notes[:2] == (
+        "fewer hands on 100, 70 and 30% of a row's tokens from layer to layer.",
+        "fewest hands on 80 and 20% of a row's tokens from layer to layer.",
+    )
+    assert "n/a where a layer is skipped, or the last one" in made["units"].caption
+    size = made["size"]
+    at = [column.title for column in size.columns].index("Tokens")
+    assert [row[at] for row in size.rows] == ["100%", "100%", "67%", "50%"]
+    assert made["units"].title == "Heads, neurons and tokens kept"
+    titles, *lines = terminal.short_table(build_view(tokens_report())).splitlines()
+    assert titles.split()[1:5] == ["heads", "neurons", "tokens", "multiply-adds"]
+    assert lines[2].split()[:5] == ["fewer", "8/16", "48/64", "67%", "52.3%"]
+
+
+def test_tokens_are_not_mentioned_where_all_models_hand_on_all():
+    full = tokens_report()
+    for number in (1, 2):
+        full = changed(full, "variants", number, "handed_on", to=[])
+    view = build_view(full)
+    for text in (render(full, "markdown"), render(full, "html"), terminal.short_table(view)):
+        assert "tokens" not in text.lower()
+
+
+def test_the_summary_has_the_tenths_of_each_layer_that_is_left():
+    found = terminal.summary(build_view(tokens_report()))
+    assert [x["handed_on"] for x in found["variants"]] == [[], [10, 7, 3], [8, 2]]
+
+
+def test_scores_are_listed_by_head_by_quartile_and_by_tenth():
+    tenths = [9.5, 8, 7, 6, 5, 4, 3, 2, 1, 0.25]
+    values = {"encoder_tokens.0": tenths, "encoder_self.0": (1, 2), "encoder_ffn.0": range(5)}
+    shown = terminal.scores_text(Scores(values, "second-order", "", {}))
+    heads, neurons, tokens = (text.splitlines() for text in shown.split("\n\n"))
+    assert heads[0].split() == ["encoder_self.0", "1", "2"]
+    assert neurons[1].split() == ["encoder_ffn.0", "0", "1", "2", "3", "4"]
+    assert tokens[0].split() == [
+        *["tokens", "by", "tenth", "1", "(most", "significant)"],
+        *"23456789",
+        "10",
+    ]
+    assert tokens[1].split() == ["encoder_tokens.0", *(f"{x:g}" for x in tenths)]
+
+
+def test_a_scores_file_may_have_scores_of_tokens(tmp_path):
+    values = {"encoder_self.0": (0.1, 0.3), "encoder_tokens.0": tuple(x / 7 for x in range(10))}
+    scores = Scores(values, "second-order", "second-order", {"seconds": 1.0}, "fingerprint")
+    write_scores(tmp_path / "scores.json", scores)
+    assert read_scores(tmp_path / "scores.json") == scores
 
 
 def test_each_variant_has_the_scores_its_heads_were_chosen_by_and_shared_ones_stand_once():
