@@ -29,6 +29,7 @@ from .modeling_tokens import (
 )
 
 TENTHS = 10
+_TIE = 1e-5  # of significance, between tokens that are next to each other
 _MASKED = -1e4  # added to the scores of keys that are none; exp(-1e4) is zero, also in float16
 
 
@@ -236,7 +237,7 @@ def all_tokens(states: Tensor, mask: Tensor | None, keeps_last: bool) -> KeptTok
         places=slots.expand(batch, tokens),
         real=real,
         added=added,
-        preferred=_preferred(added, slots == (0 if read is None else read[:, None])),
+        preferred=_preferred(real, slots, slots == (0 if read is None else read[:, None])),
         lengths=real.sum(1, keepdim=True),
         whole=real,
         tenths=TENTHS,
@@ -250,9 +251,13 @@ def _added(real: Tensor) -> Tensor:
     return torch.where(real, 0.0, _MASKED)
 
 
-def _preferred(added: Tensor, is_read: Tensor) -> Tensor:
-    """The token that is read is first; slots without a token are last."""
-    return torch.where(is_read, -_MASKED, added)
+def _preferred(real: Tensor, number: Tensor, is_read: Tensor) -> Tensor:
+    """What orders tokens beside their significance.
+
+    The token that is read is first, slots without a token are last, and of equal tokens the one
+    with the lower number is first: not every engine keeps the order of equal values.
+    """
+    return torch.where(is_read, -_MASKED, torch.where(real, number * -_TIE, _MASKED))
 
 
 def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
@@ -274,7 +279,7 @@ def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
         places=kept.places.gather(1, slots),
         real=real,
         added=added,
-        preferred=_preferred(added, number == 0),
+        preferred=_preferred(real, number, number == 0),
         lengths=kept.lengths,
         whole=kept.whole,
         tenths=tenths,
@@ -296,7 +301,7 @@ def hide_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, None]:
         kept,
         real=real,
         added=added,
-        preferred=_preferred(added, kept.preferred > 0),
+        preferred=_preferred(real, kept.places, kept.preferred > 0),
         tenths=tenths,
         margin=_margin(kept, ranks, tenths),
     )
