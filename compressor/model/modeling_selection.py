@@ -74,7 +74,7 @@ class SelectsTokens(nn.Module):
     masks: bool = False
     # Which heads count, where the others are gated; None: all. A model without them has no others.
     counted: tuple[bool, ...] | None = None
-    latest: KeptTokens | None = None  # the tokens that it has handed on last
+    latest: KeptTokens | None = None  # the tokens that its latest run hands on
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Any = None, *args: Any, **kwargs: Any
@@ -116,10 +116,10 @@ class SelectsTokens(nn.Module):
             kept, slots = hide(kept, self.hands_on)
             hidden_states = at_slots(hidden_states, slots)
             attention_mask = None if mixed is None else Mixed(at_slots(mixed, slots))
+        if not torch.compiler.is_exporting():
+            self.latest = kept  # before what follows, which an observer may end
         returned = library.forward(hidden_states, attention_mask, *args, **kwargs)
         setattr(returned[0] if isinstance(returned, tuple) else returned, KEPT_TOKENS, kept)
-        if not torch.compiler.is_exporting():
-            self.latest = kept
         return returned
 
     def _positions(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -252,16 +252,15 @@ def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
     Returns:
         The chosen tokens, and their slots among those given, [batch, chosen] int64.
     """
-    most = max(1, (tenths * kept.padded + TENTHS - 1) // TENTHS)
-    ranks = _ranks(kept)
+    ranks, limits = _ranks(kept), _limits(kept.lengths, tenths)
+    real = slots_with_tokens(kept.lengths, kept.padded, tenths)
+    most = real.shape[1]
     exporting = torch.compiler.is_exporting()
     if exporting:  # ONNX has no sort but this one, where equal values go by place
         slots = ranks.topk(most, dim=1).indices
     else:
         ranks, order = ranks.sort(dim=1, descending=True, stable=True)
         slots = order[:, :most]
-    limits = _limits(kept, tenths)
-    real = torch.arange(most, device=slots.device)[None] < limits[:, None]
     chosen = KeptTokens(
         places=kept.places.gather(1, slots),
         real=real,
@@ -279,7 +278,7 @@ def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
 def hide_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, None]:
     """As `choose_tokens`, but all tokens stay, and those that are not chosen are hidden."""
     ranks, order = _ranks(kept).sort(dim=1, descending=True, stable=True)
-    limits = _limits(kept, tenths)
+    limits = _limits(kept.lengths, tenths)
     rank_of = torch.empty_like(order).scatter_(
         1, order, torch.arange(order.shape[1], device=order.device)[None].expand_as(order)
     )
@@ -297,9 +296,24 @@ def _ranks(kept: KeptTokens) -> Tensor:
     return values + is_read.to(values.dtype) * -2 * _MASKED
 
 
-def _limits(kept: KeptTokens, tenths: int) -> Tensor:
+def slots_with_tokens(lengths: Tensor, padded: int, tenths: int) -> Tensor:
+    """Which slots have a token where so many are chosen.
+
+    Args:
+        lengths: [batch] int64: tokens of the whole rows.
+        padded: tokens of the whole rows, with padding.
+        tenths: of a row's tokens that are chosen.
+
+    Returns:
+        [batch, chosen] bool.
+    """
+    most = max(1, (tenths * padded + TENTHS - 1) // TENTHS)
+    return torch.arange(most, device=lengths.device)[None] < _limits(lengths, tenths)[:, None]
+
+
+def _limits(lengths: Tensor, tenths: int) -> Tensor:
     """How many tokens of each row are chosen, [batch]."""
-    whole = (kept.lengths * tenths + (TENTHS - 1)).div(TENTHS, rounding_mode="trunc")
+    whole = (lengths * tenths + (TENTHS - 1)).div(TENTHS, rounding_mode="trunc")
     return whole.clamp_min(1)
 
 
@@ -377,7 +391,7 @@ def select_tokens(model: nn.Module, layers: Sequence[str], paths: Mapping[str, A
         if hands_on == left == TENTHS:
             continue  # it gets all tokens, and hands on all
         layer.__class__ = mixed_class(SelectsTokens, type(layer))
-        layer.hands_on, layer.attention_path = hands_on, paths["block"]
+        layer.hands_on, layer.attention_path = min(hands_on, left), paths["block"]
         layer.norm_path, layer.scores = paths["norm"], paths["scores"]
         layer.keeps_last = paths["reads_last"]
         if hands_on < left:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from compressor.model.modeling_selection import KeptTokens, SelectsTokens, select_tokens
+from compressor.model.modeling_tokens import ReadsOneToken
 from compressor.model.one_token import one_token_paths
 
 
@@ -47,22 +48,26 @@ def _layers_left(model: nn.Module, paths: dict[str, Any]) -> list[str]:
 
 @contextmanager
 def handing_on(
-    model: nn.Module, tenths: Sequence[int], heads: Mapping[str, Sequence[bool]] | None = None
+    model: nn.Module,
+    tenths: Sequence[int],
+    heads: Mapping[str, Sequence[bool]] | None = None,
+    hides: bool = False,
 ) -> Iterator[None]:
     """An encoder whose layers hand on fewer tokens, while the context lasts.
 
     Args:
         model: the encoder.
         tenths: as for `hand_on`; empty: all tokens.
-        heads: layer's path -> which of its heads are not gated. If given, the other tokens are
-            computed too, and hidden from later layers.
+        heads: layer's path -> which of its heads are not gated, for layers where some may be.
+        hides: whether the other tokens are computed too, and hidden from later layers.
     """
     classes = {module: type(module) for module in model.modules()} if tenths else {}
     try:
         hand_on(model, tenths)
-        for path, module in model.named_modules():
-            if heads is not None and isinstance(module, SelectsTokens):
-                module.masks, module.counted = True, tuple(heads[path])
+        for path, module in model.named_modules() if tenths else ():
+            if isinstance(module, SelectsTokens):
+                counted = (heads or {}).get(path)
+                module.masks, module.counted = hides, None if counted is None else tuple(counted)
         yield
     finally:
         for module, kind in classes.items():
@@ -79,6 +84,8 @@ def selecting_layers(model: nn.Module) -> list[SelectsTokens]:
 def tokens_left(model: nn.Module, layer_path: str) -> KeptTokens | None:
     """The tokens that a layer handed on in its latest run; None: all, or the one that is read."""
     layer = model.get_submodule(layer_path)
+    if isinstance(layer, ReadsOneToken) and not layer.computes_all:
+        return None
     return layer.latest if isinstance(layer, SelectsTokens) else None
 
 
