@@ -33,12 +33,12 @@ def hand_on(model: nn.Module, tenths: Sequence[int]) -> None:
         tenths: of a row's tokens that each layer that is left, but the last, hands on.
     """
     if tenths:
-        paths = selection_paths(model, tenths)
-        select_tokens(model, _layers_left(model, paths), paths)
+        select_tokens(model, layers_left(model), selection_paths(model, tenths))
 
 
-def _layers_left(model: nn.Module, paths: dict[str, Any]) -> list[str]:
-    stack = paths["layer"].rpartition(".")[0]
+def layers_left(model: nn.Module) -> list[str]:
+    """Paths of the layers of an encoder that reads one token, but those that it skips."""
+    stack = selection_paths(model, ())["layer"].rpartition(".")[0]
     return [
         f"{stack}.{name}"
         for name, layer in model.get_submodule(stack).named_children()
