@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers.utils import logging as hub_logging
 
-from compressor.model.modeling_selection import SelectsTokens, slots_with_tokens
+from compressor.model.modeling_selection import TENTHS, SelectsTokens
 from compressor.model.modeling_tokens import ReadsOneToken
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -120,10 +120,12 @@ def tokens_of(mask: Tensor, model: nn.Module, layer_path: str) -> Tensor:
         return mask.any(1, keepdim=True)
     if not isinstance(layer, SelectsTokens):
         return mask
-    if not layer.masks:
-        return slots_with_tokens(mask.sum(1), mask.shape[1], layer.hands_on)
-    assert layer.latest is not None, "hidden tokens are known after a run"
-    return layer.latest.real.to(mask.device)
+    if layer.masks:
+        assert layer.latest is not None, "hidden tokens are known after a run"
+        return layer.latest.real.to(mask.device)
+    lengths = mask.sum(1, keepdim=True)
+    slots = torch.arange(max(1, -(-mask.shape[1] * layer.hands_on // TENTHS)), device=mask.device)
+    return (slots * TENTHS < (lengths * layer.hands_on).clamp_min(1)) & (lengths > 0)
 
 
 @contextmanager

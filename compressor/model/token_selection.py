@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from compressor.model.modeling_selection import KeptTokens, SelectsTokens, select_tokens
+from compressor.model.modeling_selection import TENTHS, KeptTokens, SelectsTokens, select_tokens
 from compressor.model.modeling_tokens import ReadsOneToken
 from compressor.model.one_token import one_token_paths
 
@@ -32,8 +32,8 @@ def hand_on(model: nn.Module, tenths: Sequence[int]) -> None:
         model: the encoder; layers that it skips hand on what they get.
         tenths: of a row's tokens that each layer that is left, but the last, hands on.
     """
-    if tenths:
-        select_tokens(model, layers_left(model), selection_paths(model, tenths))
+    if hands_on_fewer(tenths):
+        select_tokens(model, selection_paths(model, tenths))
 
 
 def layers_left(model: nn.Module) -> list[str]:
@@ -44,6 +44,11 @@ def layers_left(model: nn.Module) -> list[str]:
         for name, layer in model.get_submodule(stack).named_children()
         if not getattr(layer, "is_skipped", False)
     ]
+
+
+def hands_on_fewer(tenths: Sequence[int]) -> bool:
+    """Whether layers that hand on these tenths of a row's tokens leave any out."""
+    return bool(tenths) and min(tenths) < TENTHS
 
 
 @contextmanager
@@ -61,10 +66,11 @@ def handing_on(
         heads: layer's path -> which of its heads are not gated, for layers where some may be.
         hides: whether the other tokens are computed too, and hidden from later layers.
     """
-    classes = {module: type(module) for module in model.modules()} if tenths else {}
+    classes = {module: type(module) for module in model.modules()}
+    last = getattr(model, "one_token_layer", None)
     try:
         hand_on(model, tenths)
-        for path, module in model.named_modules() if tenths else ():
+        for path, module in model.named_modules():
             if isinstance(module, SelectsTokens):
                 counted = (heads or {}).get(path)
                 module.masks, module.counted = hides, None if counted is None else tuple(counted)
@@ -74,6 +80,7 @@ def handing_on(
             if isinstance(module, SelectsTokens):
                 module.masks, module.counted, module.latest = False, None, None
             module.__class__ = kind
+        vars(model)["one_token_layer"] = last
 
 
 def selecting_layers(model: nn.Module) -> list[SelectsTokens]:
