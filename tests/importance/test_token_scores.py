@@ -32,7 +32,6 @@ from tests.helpers.tokens import (
     heads_and_tenths,
     one_token_model,
     rows_in,
-    with_tenths,
 )
 
 
@@ -211,9 +210,7 @@ def test_layers_that_are_dropped_have_no_tenths():
 def test_statistics_with_tokens_gone_are_the_pruned_models(name: str):
     """Gated, and pruned: fewer heads, neurons and tokens. Each layer sees the tokens it keeps."""
     model = one_token_model(name)
-    setup = scoring(model, heads_and_tenths(7, 4)) if name != "modernbert" else None
-    if setup is None:
-        setup = scoring(model, lambda layers: with_tenths(Mask.full(layers), (7, 4)))
+    setup = scoring(model, heads_and_tenths(7, 4))
     pruned = prune(model, setup.layers, setup.mask)
     layers = find_sublayers(pruned)
     smaller = dataclasses.replace(setup, model=pruned, layers=layers, mask=Mask.full(layers))
