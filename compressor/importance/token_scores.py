@@ -74,15 +74,13 @@ def token_scores(scoring: ScoringJob) -> dict[str, list[float]]:
     left = scoring.mask.handed_on()
     errors = measured_errors(scoring, left)
     fitted = in_order(telescoped(errors, left), left)
-    order = sorted(
-        ((fitted[i][t], -i - t, i, t) for i, t in levels_below(left)), key=lambda x: x[:2]
-    )
-    highest, values = 0.0, {}
     names = token_names(scoring.mask)
     kept = [scoring.mask.kept(name) for name in names]
     values = {name: [0.0] * TOKEN_UNITS for name in names}
-    for score, _, i, t in order:
-        highest = max(score, highest * _STEP, math.nextafter(highest, math.inf))
+    highest = 0.0
+    # Of equal ones those of later layers, and later tenths, are first.
+    for i, t in sorted(levels_below(left), key=lambda x: (fitted[x[0]][x[1]], -sum(x))):
+        highest = max(fitted[i][t], highest * _STEP, math.nextafter(highest, math.inf))
         values[names[i]][kept[i][t]] = highest
     return values
 
@@ -97,7 +95,8 @@ def measured_errors(scoring: ScoringJob, left: Sequence[int]) -> dict[tuple[int,
         scoring: the model and the calibration batches.
         left: tenths that each layer of the model with the job's mask hands on.
     """
-    model, task, mask = scoring.model, scoring.task, scoring.mask
+    model, task = scoring.model, scoring.task
+    mask = scoring.mask
     names, levels = token_names(mask), levels_below(left)
     masks = [
         mask.without((name, unit) for name in names[i:] for unit in mask.kept(name)[tenths:])
@@ -138,7 +137,8 @@ def _squares(scoring: ScoringJob, batch: Batch) -> tuple[float, float]:
 
     Both are summed over the rows of a batch.
     """
-    model, task, leaves = scoring.model, scoring.task, list[Tensor]()
+    model, task = scoring.model, scoring.task
+    leaves: list[Tensor] = []
 
     def detach(module: nn.Module, inputs: Any, output: Any) -> Any:
         leaves.append(output.logits.detach().requires_grad_())

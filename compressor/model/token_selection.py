@@ -78,7 +78,8 @@ def handing_on(
     finally:
         for module, kind in classes.items():
             if isinstance(module, SelectsTokens):
-                module.masks, module.counted, module.latest = False, None, None
+                module.masks, module.counted = False, None
+                module.latest = None
             module.__class__ = kind
         vars(model)["one_token_layer"] = last
 
