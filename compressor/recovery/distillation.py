@@ -243,10 +243,10 @@ class Distillation(Problem):
         with products_in(self.precision, device), skip_mask_inspection(device):
             target, whole_rows = self.teacher.outputs(batch)
             logits, states = outputs_of(self.student, task, batch, self.blocks)
-        target_states = shared_tokens(whole_rows, self.student, task, batch, self.blocks)
         loss = task.divergence(task.predictions(logits), target) / task.loss_terms(whole)
         if not self.blocks:
             return loss
+        target_states = shared_tokens(whole_rows, self.student, task, batch, self.blocks)
         masks = (block_tokens(task, whole, self.student, block) for block in self.blocks)
         tokens = [int(mask.sum()) for mask in masks]
         return loss + self.hidden * difference(states, target_states, self.variances, tokens)
