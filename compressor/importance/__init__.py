@@ -310,7 +310,8 @@ class RawScores:
     """A method's result, before normalization.
 
     Args:
-        values: sublayer name -> a score per unit, higher is more important.
+        values: sublayer name -> a score per unit, higher is more important; of tokens, too, where
+            the method scores them.
         signature: the settings that the scores depend on, `name:value` separated by `|`.
         forward_passes: batches that the model was run on, on all ranks.
         backward_passes: the same for gradients.
@@ -345,19 +346,20 @@ def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
     with evaluating(scoring.model):
         raw = method.score(scoring)
     values = {}
-    for layer in scoring.layers:
-        scores = raw.values[layer.name]
+    own = [layer.name for layer in scoring.layers]
+    for name in (*own, *(x for x in raw.values if units_of(x) == "tokens")):
+        scores = raw.values[name]
         if not all(map(math.isfinite, scores)):
             raise InputError(
-                f"{method.name} scores of layer {layer.name} are not finite; check what the "
+                f"{method.name} scores of layer {name} are not finite; check what the "
                 "checkpoint answers to the calibration rows in PyTorch",
                 id="scores-not-finite",
             )
         # Also of methods by gradients, which a unit whose gate is zero still has.
-        kept = scoring.mask.keep[layer.name]
+        kept = scoring.mask.keep[name]
         scores = [score if keep else 0.0 for score, keep in zip(scores, kept, strict=True)]
         norm = sum(score * score for score in scores) ** 0.5 if normalize == "layer" else 1.0
-        values[layer.name] = tuple(float(x) / norm if norm > 0 else float(x) for x in scores)
+        values[name] = tuple(float(x) / norm if norm > 0 else float(x) for x in scores)
     return Scores(
         values=values,
         method=method.name,

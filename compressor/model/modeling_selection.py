@@ -77,7 +77,7 @@ class SelectsTokens(nn.Module):
     masks: bool = False
     # Which heads count, where the others are gated; None: all. A model without them has no others.
     counted: tuple[bool, ...] | None = None
-    latest: KeptTokens | None = None  # the tokens that it has handed on last
+    latest: KeptTokens | None = None  # the tokens that its latest run hands on
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Any = None, *args: Any, **kwargs: Any
@@ -119,10 +119,10 @@ class SelectsTokens(nn.Module):
             kept, slots = hide(kept, self.hands_on)
             hidden_states = at_slots(hidden_states, slots)
             attention_mask = None if mixed is None else Mixed(at_slots(mixed, slots))
+        if not torch.compiler.is_exporting():
+            self.latest = kept  # before what follows, which an observer may end
         returned = library.forward(hidden_states, attention_mask, *args, **kwargs)
         setattr(returned[0] if isinstance(returned, tuple) else returned, KEPT_TOKENS, kept)
-        if not torch.compiler.is_exporting():
-            self.latest = kept
         return returned
 
     def _positions(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -415,7 +415,7 @@ def select_tokens(model: nn.Module, paths: Mapping[str, Any]) -> None:
             continue  # it gets all tokens, and hands on all
         kind: Any = type(layer)
         layer.__class__ = mixed_class(SelectsTokens, kind)
-        layer.hands_on, layer.attention_path = hands_on, paths["block"]
+        layer.hands_on, layer.attention_path = min(hands_on, left), paths["block"]
         layer.norm_path, layer.scores = paths["norm"], paths["scores"]
         layer.keeps_last = paths["reads_last"]
         if hands_on < left:
