@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol, Self
 
+from compressor.budgets.removal_path import PathCut
+from compressor.budgets.unit_costs import UnitCosts
 from compressor.budgets.units import (
     MULTIPLES,
     Floors,
     Multiples,
-    PathCut,
-    UnitCosts,
     latest_scores,
+    names_tokens,
     parse_floors,
     parse_layers,
     parse_multiples,
@@ -32,7 +33,16 @@ from compressor.steps.results import (
 )
 
 UNREACHABLE = "speedup-unreachable"  # id of the error, which a search for layers survives
-Prune = Literal["heads", "neurons", "both"]
+Prune = Literal["heads", "neurons", "both", "tokens", "all"]
+UNITS_TO_PRUNE: Mapping[Prune, frozenset[Units]] = {
+    "heads": frozenset({"heads"}),
+    "neurons": frozenset({"neurons"}),
+    "both": frozenset({"heads", "neurons"}),
+    "tokens": frozenset({"tokens"}),
+    "all": frozenset({"heads", "neurons", "tokens"}),
+}
+# Whether tokens go by default where they can.
+TOKENS_BY_DEFAULT = False
 Cut = Callable[[Scores, Mask], Mask]  # from scores, and what is left, to what a step leaves
 
 
@@ -50,8 +60,8 @@ class Choice:
 class Limits:
     """What may be removed from a model."""
 
-    full: Mask  # all units of the dense model
-    units: frozenset[Units]  # which go: heads, neurons, or both
+    full: Mask  # all units of the dense model; with tokens where these may go
+    units: frozenset[Units]  # which go: heads, neurons, tokens
     floors: Floors  # least number of units in each sublayer of a kind
     multiples: Multiples  # in which groups units go
     # Stack -> how many of its layers go before units are chosen.
@@ -174,8 +184,8 @@ class Budget(Options):
 
     floor: UnitsText | None = option(
         None,
-        help="Units each sublayer keeps at least: 1 (head), or cross=2,neurons=64. Default: 1 head "
-        "where heads are counted, else 0.",
+        help="Units each sublayer keeps at least: 1 (head), or cross=2,neurons=64; of tokens a "
+        "share: tokens=0.2. Default: 1 head where heads are counted, else 0; 0.1 of the tokens.",
     )
     multiple: UnitsText | None = option(
         None, help="Units go in groups: 64 (neurons), or heads=2,neurons=64. Default: 32 neurons."
@@ -232,16 +242,37 @@ class Budget(Options):
         """One budget for each artifact."""
         return [self]
 
+    @property
+    def asks_for_tokens(self) -> str:
+        """The option that is about tokens, as in `--floor tokens=0.2`; empty: none is."""
+        return f"--floor {self.floor}" if self.floor and names_tokens(self.floor) else ""
+
+    def with_default_units(self, tokens: bool) -> Self:
+        """A copy in which what goes by default is said.
+
+        Args:
+            tokens: whether they can go: they can be units of the model, and the method scores them.
+        """
+        return self
+
     @abstractmethod
     def units(self, full: Mask) -> frozenset[Units]:
-        """Whether heads go, or neurons, or both, of a model with these units."""
+        """Which units go of a model with these: heads, neurons, tokens."""
 
     def limits(self, full: Mask) -> Limits:
-        """What may go of a model with these units.
+        """What may go of a model with these units, of which tokens are none yet.
 
         Raises:
             UsageError: it lacks units that an option names, or an option is no number.
         """
+        if "tokens" in self.units(full):
+            full = full.with_tokens()
+        elif self.floor and names_tokens(self.floor):
+            raise UsageError(
+                f"--floor {self.floor} is about tokens, of which all stay with {self.as_typed}; "
+                "add --prune all, or tokens to --keep, or leave them out of the floors",
+                id="option-without-use",
+            )
         floors = parse_floors(self.floor or self.default_floor, full)
         multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple)
         return Limits(full, self.units(full), floors, multiples)
@@ -304,9 +335,18 @@ class Budget(Options):
 
 
 class CompetingUnits(Budget):
-    """Base of budgets for which heads and neurons compete."""
+    """Base of budgets for which heads, neurons and tokens compete."""
 
-    prune: Prune = option("both", help="Which units go: heads, neurons or both.")
+    prune: Prune | None = option(
+        None,
+        help="Which units go: heads, neurons, both (heads and neurons), tokens, or all. Tokens are "
+        "what encoders hand on to the next layer, of tasks that read one token. Default: "
+        + (
+            "all where tokens can go and the method scores them, else both."
+            if TOKENS_BY_DEFAULT
+            else "both."
+        ),
+    )
     drop_layers: str | None = option(
         None,
         help="Whole layers that go first, those whose skipping changes predictions least: "
@@ -330,9 +370,22 @@ class CompetingUnits(Budget):
         limits = super().limits(full)
         return replace(limits, to_drop=self.layers_to_drop(full), even=self.even_heads)
 
+    @property
+    def asks_for_tokens(self) -> str:
+        """`--prune tokens`, `--prune all`, or a floor of tokens."""
+        by_name = self.prune is not None and "tokens" in UNITS_TO_PRUNE[self.prune]
+        return f"--prune {self.prune}" if by_name else super().asks_for_tokens
+
+    def with_default_units(self, tokens: bool) -> Self:
+        """A copy with heads and neurons, and with tokens where they can go or have a floor."""
+        if self.prune is not None:
+            return self
+        has_tokens = bool(self.asks_for_tokens) or (tokens and TOKENS_BY_DEFAULT)
+        return self.model_copy(update={"prune": "all" if has_tokens else "both"})
+
     def units(self, full: Mask) -> frozenset[Units]:
-        """Heads, neurons or both, as `prune` says."""
-        return frozenset({"heads", "neurons"} if self.prune == "both" else {self.prune})
+        """Heads, neurons, tokens, as `prune` says; without it heads and neurons."""
+        return UNITS_TO_PRUNE[self.prune or "both"]
 
 
 class SearchedUnits(CompetingUnits):

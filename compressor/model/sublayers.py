@@ -187,7 +187,7 @@ class Mask:
         """A copy in which tokens are units, too: each encoder layer but the last hands on all."""
         layers = [x for x in self.layers() if x.startswith("encoder")]
         names = [f"{TOKEN_KIND}.{layer.partition('.')[2]}" for layer in layers[:-1]]
-        full = {name: (True,) * TOKEN_UNITS for name in names}
+        full = dict.fromkeys(names, (True,) * TOKEN_UNITS)
         return Mask({**full, **self.keep}, self.dropped).without_layers(self.dropped)
 
     def handed_on(self) -> tuple[int, ...]:

@@ -163,13 +163,39 @@ def _check_timing(recipe: Recipe, option: str, batch_size: int | None) -> None:
 
 
 def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
-    """The recipe with what the task decides; `UsageError` for options without effect on it."""
+    """The recipe with what task and model decide; `UsageError` for options without effect."""
     recipe.method.check_task(task)
+    tokens = require_token_units(recipe.budget.asks_for_tokens, checkpoint)
+    budget = recipe.budget.with_default_units(tokens and recipe.method.scores_tokens)
+    if budget != recipe.budget:
+        recipe = recipe.with_budget(budget)
     sections = (recipe.data, recipe.evaluation, recipe.throughput, *recipe.recovery)
     check_options(sections, task, checkpoint.name)
     if checkpoint.entry.decoder is not None:
         _check_beams(recipe, checkpoint.model)
     return recipe.with_recovery([step.for_task(task) for step in recipe.recovery])
+
+
+def require_token_units(asked: str, checkpoint: Checkpoint) -> bool:
+    """Whether tokens can be units of a model.
+
+    Args:
+        asked: the option that is about tokens; empty: none is.
+        checkpoint: the model.
+
+    Raises:
+        UsageError: they cannot, and are asked for.
+    """
+    from compressor.model.token_units import why_all_tokens  # imports torch
+
+    reason = why_all_tokens(checkpoint.model)
+    if asked and reason:
+        raise UsageError(
+            f"{asked}: {checkpoint.name} cannot do with fewer tokens, since {reason}; choose heads "
+            "and neurons alone",
+            id="tokens-not-units",
+        )
+    return not reason
 
 
 def _check_beams(recipe: Recipe, model: Any) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from compressor.budgets.base import UNITS_TO_PRUNE
 from compressor.export import checkpoint as exporting
 from compressor.export import layouts
 from compressor.export.exported import export_bytes, export_dense
@@ -21,6 +22,7 @@ from compressor.options.validate import (
     only_budget,
     require_for_layout,
     require_rows,
+    require_token_units,
     texts_to_keep,
 )
 from compressor.progress import SILENT, Progress
@@ -45,6 +47,8 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     device = pick_device(request.device, progress)
     checkpoint = inputs.load(request.model)
     request.method.check_task(TASKS[checkpoint.task])
+    if "tokens" in UNITS_TO_PRUNE[request.prune]:
+        require_token_units(f"--prune {request.prune}", checkpoint)
     opened = inputs.with_calibration(request.data, checkpoint, progress)
     context = Context(device, request.seed, progress)
     scores = score_units(request.method, request.prune, opened=opened, context=context)
@@ -70,8 +74,9 @@ def prune_checkpoint(
     check_options(methods, TASKS[checkpoint.task], checkpoint.name)
     opened = inputs.with_calibration(data, checkpoint, progress)
     planned = open_recovery(methods, opened, inputs.reading(data, checkpoint), progress)
-    require_counts(scores, model.path, checkpoint.mask.counts())
     budget = only_budget(request)
+    require_token_units(budget.asks_for_tokens, checkpoint)
+    require_counts(scores, model.path, checkpoint.mask.with_tokens().counts())
     mask = units_by_scores(budget, scores, checkpoint.layers)
     needed = export_bytes(checkpoint.model, [BASE])
     with (
