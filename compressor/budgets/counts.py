@@ -11,12 +11,11 @@ from pydantic import BeforeValidator, Field
 from compressor.budgets.base import (
     Budget,
     Choice,
-    CompetingUnits,
     Limits,
     Scorer,
     cut_in_steps,
-    scores_of_none,
 )
+from compressor.budgets.competing import CompetingUnits, scores_of_none
 from compressor.budgets.removal_path import RemovalPath, removal_path
 from compressor.budgets.unit_costs import UnitCosts
 from compressor.budgets.units import names_tokens, parse_amount, select

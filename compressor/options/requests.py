@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Self
 import yaml
 
 from compressor.budgets import BUDGETS, Budget, Counts
-from compressor.budgets.base import Prune
+from compressor.budgets.competing import Prune
 from compressor.errors import InputError, UsageError
 from compressor.importance import METHODS, ScoringMethod, UnitMethod
 from compressor.learned_masks import LEARNED

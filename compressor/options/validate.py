@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.budgets import Counts
+from compressor.budgets.competing import UNITS_TO_PRUNE
 from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.importance import METHODS, UnitMethod
@@ -261,6 +262,12 @@ def require_for_layout(request: ExportRequest) -> None:
                 "--layout compress",
                 id=id,
             )
+
+
+def check_score(request: ScoreRequest, checkpoint: Checkpoint) -> None:
+    """Raise `UsageError` if `compress score` is to score what are no units of a model."""
+    asked = f"--prune {request.prune}" if "tokens" in UNITS_TO_PRUNE[request.prune] else ""
+    require_token_units(asked, checkpoint)
 
 
 def check_prune(request: PruneRequest) -> None:

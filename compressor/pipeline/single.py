@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from compressor.budgets.base import UNITS_TO_PRUNE
 from compressor.export import checkpoint as exporting
 from compressor.export import layouts
 from compressor.export.exported import export_bytes, export_dense
@@ -19,6 +18,7 @@ from compressor.options.sections import ModelSection
 from compressor.options.validate import (
     check_options,
     check_prune,
+    check_score,
     only_budget,
     require_for_layout,
     require_rows,
@@ -47,8 +47,7 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     device = pick_device(request.device, progress)
     checkpoint = inputs.load(request.model)
     request.method.check_task(TASKS[checkpoint.task])
-    if "tokens" in UNITS_TO_PRUNE[request.prune]:
-        require_token_units(f"--prune {request.prune}", checkpoint)
+    check_score(request, checkpoint)
     opened = inputs.with_calibration(request.data, checkpoint, progress)
     context = Context(device, request.seed, progress)
     scores = score_units(request.method, request.prune, opened=opened, context=context)

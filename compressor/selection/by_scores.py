@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compressor.budgets import Counts
-from compressor.budgets.base import UNITS_TO_PRUNE, Prune
+from compressor.budgets.competing import UNITS_TO_PRUNE, Prune
 from compressor.budgets.units import select
 from compressor.importance import UnitMethod
 from compressor.importance.scoring import score
