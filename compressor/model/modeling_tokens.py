@@ -24,6 +24,8 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 # How scores are made -> the name of the third argument of such an attention, if it has one.
 _THIRD = {"stack_bias": "position_bias", "disentangled": "output_attentions"}
 
+KEPT_TOKENS = "kept_tokens"  # attribute of states: which tokens of the rows they are of
+
 
 class Attended(NamedTuple):
     """The states that the one query attends to, in place of the mask, which layers hand on."""
@@ -57,19 +59,84 @@ class ReadsOneToken(nn.Module):
         library: Any = super()
         if self.computes_all:
             return library.forward(hidden_states, attention_mask, *args, **kwargs)
-        place = _last_token(hidden_states, attention_mask) if self.reads_last else None
+        place = None
+        if self.reads_last:
+            kept = getattr(hidden_states, KEPT_TOKENS, None)
+            place = _last_token(hidden_states, attention_mask) if kept is None else kept.read
         norm = self.get_submodule(self.norm_path) if self.norm_path else nn.Identity()
         attended = Attended(norm(hidden_states), attention_mask, place)
         return library.forward(at_place(hidden_states, 1, place), attended, *args, **kwargs)
 
 
-class OneQuery(nn.Module):
-    """A mixin of the attention block in that layer: one query, and the keys of all tokens."""
+class OpenAttention(nn.Module):
+    """Base of mixins of an attention block that compute attention from its projections."""
 
     roles: tuple[str, ...]  # names of the projections of query, key and value; or of their product
     output_path: str  # of the output projection; empty where it is outside of the block
     head_width: int
     scores: str
+
+    @classmethod
+    def open(cls, layer: nn.Module, paths: Mapping[str, Any]) -> None:
+        """Mix the class into the attention block of a layer, unless that has no heads.
+
+        Args:
+            layer: the Transformer layer.
+            paths: `read_token` of `config.json`, as the module describes it.
+        """
+        block: Any = layer.get_submodule(paths["block"])
+        if not hasattr(block, paths["inputs"][0].rpartition(".")[2]):
+            return  # it has no heads
+        inside = f"{paths['block']}."
+        kind: Any = type(block)
+        block.__class__ = mixed_class(cls, kind)
+        block.roles = tuple(path.removeprefix(inside) for path in paths["inputs"])
+        is_inside = paths["output"].startswith(inside)
+        block.output_path = paths["output"].removeprefix(inside) if is_inside else ""
+        block.head_width, block.scores = paths["head_width"], paths["scores"]
+
+    def projected(self, one: Tensor, everything: Tensor) -> list[Tensor]:
+        """Project states to heads.
+
+        Args:
+            one: states of the queries, [batch, queries, width].
+            everything: of the keys and values, [batch, tokens, width].
+
+        Returns:
+            Query [batch, heads, queries, head_width], key and value [batch, heads, tokens,
+            head_width].
+        """
+        if len(self.roles) == 3:
+            query, key, value = (self.get_submodule(name) for name in self.roles)
+            parts = [query(one), key(everything), value(everything)]
+        else:
+            whole: Any = self.get_submodule(self.roles[0])
+            inner = whole.out_features // 3
+            weights = whole.weight.split((inner, 2 * inner))
+            biases = (None, None) if whole.bias is None else whole.bias.split((inner, 2 * inner))
+            # Through no call of the module: its query is of one token, its keys are of all.
+            parts = [linear(one, weights[0], biases[0])]
+            parts += linear(everything, weights[1], biases[1]).chunk(2, -1)
+        return [x.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for x in parts]
+
+    def dropout_rate(self) -> float:
+        """The share of attention probabilities that training drops."""
+        rate = getattr(self, "attention_dropout", None)
+        if rate is None:
+            rate = self.get_submodule("dropout").p
+        return float(rate)  # type: ignore[arg-type]
+
+    def finished(self, merged: Tensor) -> Tensor:
+        """The block's output for mixed values [batch, queries, heads x head_width]."""
+        if self.output_path:
+            merged = self.get_submodule(self.output_path)(merged)
+            after = getattr(self, "out_drop", None)
+            merged = merged if after is None else after(merged)
+        return merged
+
+
+class OneQuery(OpenAttention):
+    """A mixin of the attention block in that layer: one query, and the keys of all tokens."""
 
     def forward(
         self,
@@ -96,7 +163,9 @@ class OneQuery(nn.Module):
                 kwargs[_THIRD[self.scores]] = position_bias
             return library.forward(hidden_states, attention_mask=attention_mask, **kwargs)
         states, mask, place = attention_mask
-        query, key, value = self._projected(hidden_states, states)
+        if mask is not None and mask.dim() == 4 and mask.shape[2] != 1:
+            mask = at_place(mask, 2, place)
+        query, key, value = self.projected(hidden_states, states)
         scale, bias = self.head_width**-0.5, None
         if self.scores == "rotated":
             # [1, 1, tokens, head_width] each
@@ -110,43 +179,16 @@ class OneQuery(nn.Module):
             scale /= (1 + sum(kind in block.pos_att_type for kind in ("c2p", "p2c"))) ** 0.5
             if block.relative_attention:
                 bias = _position_scores(block, query, key, place, **kwargs)
-        dropout = self._dropout() if self.training else 0.0
+        dropout = self.dropout_rate() if self.training else 0.0
         mixed = scaled_dot_product_attention(
             query,
             key,
             value,
-            attn_mask=_added(mask, place, bias, query.dtype),
+            attn_mask=added_mask(mask, bias, query.dtype),
             dropout_p=dropout,
             scale=scale,
         )
-        merged = mixed.transpose(1, 2).flatten(-2)  # [batch, 1, heads x head_width]
-        if self.output_path:
-            merged = self.get_submodule(self.output_path)(merged)
-            after = getattr(self, "out_drop", None)
-            merged = merged if after is None else after(merged)
-        return merged, None
-
-    def _projected(self, one: Tensor, everything: Tensor) -> list[Tensor]:
-        """Query [batch, heads, 1, head_width], key and value [batch, heads, tokens, head_width]."""
-        if len(self.roles) == 3:
-            query, key, value = (self.get_submodule(name) for name in self.roles)
-            parts = [query(one), key(everything), value(everything)]
-        else:
-            whole: Any = self.get_submodule(self.roles[0])
-            inner = whole.out_features // 3
-            weights = whole.weight.split((inner, 2 * inner))
-            biases = (None, None) if whole.bias is None else whole.bias.split((inner, 2 * inner))
-            # Through no call of the module: its query is of one token, its keys are of all.
-            parts = [linear(one, weights[0], biases[0])]
-            parts += linear(everything, weights[1], biases[1]).chunk(2, -1)
-        return [x.unflatten(-1, (-1, self.head_width)).transpose(1, 2) for x in parts]
-
-    def _dropout(self) -> float:
-        """The share of attention probabilities that training drops."""
-        rate = getattr(self, "attention_dropout", None)
-        if rate is None:
-            rate = self.get_submodule("dropout").p
-        return float(rate)  # type: ignore[arg-type]
+        return self.finished(mixed.transpose(1, 2).flatten(-2)), None
 
 
 def rotated(values: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -155,15 +197,29 @@ def rotated(values: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return values * cos + torch.cat((-second, first), dim=-1) * sin
 
 
-def _last_token(states: Tensor, mask: Tensor | None) -> Tensor:
-    """The place of the last real token of each row, [batch] int64; `mask` as for `_added`."""
-    batch, tokens, _ = states.shape
+def real_tokens(states: Tensor, mask: Tensor | None) -> Tensor:
+    """Which tokens are no padding.
+
+    Args:
+        states: [batch, tokens, width].
+        mask: [batch, tokens] or [batch, 1, queries or 1, tokens]: 1 for tokens that are seen and 0,
+            or numbers to add to scores; None: all are seen.
+
+    Returns:
+        [batch, tokens] bool.
+    """
     if mask is None:
-        return torch.full((batch,), tokens - 1, device=states.device)
+        return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
     real = mask >= 0 if mask.is_floating_point() else mask.bool()
-    if real.dim() == 4:
-        real = real.any(2)[:, 0]  # whatever a window hides from a query
-    return (real * torch.arange(tokens, device=states.device)).amax(-1)
+    if real.dim() == 4:  # whatever a window hides from a query
+        real = real[:, 0, 0] if real.shape[2] == 1 else real.any(2)[:, 0]
+    return real
+
+
+def _last_token(states: Tensor, mask: Tensor | None) -> Tensor:
+    """The place of the last real token of each row, [batch] int64; `mask` as for `real_tokens`."""
+    places = torch.arange(states.shape[1], device=states.device)
+    return (real_tokens(states, mask) * places).amax(-1)
 
 
 def at_place(values: Tensor, dim: int, place: Tensor | None) -> Tensor:
@@ -186,32 +242,25 @@ def at_place(values: Tensor, dim: int, place: Tensor | None) -> Tensor:
     return values.expand(len(place), *values.shape[1:]).gather(dim, index.expand(shape))
 
 
-def _added(
-    mask: Tensor | None, place: Tensor | None, bias: Tensor | None, dtype: torch.dtype
-) -> Tensor | None:
-    """Join what is added to the scores of the query.
+def added_mask(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Join what is added to attention scores.
 
     Args:
         mask: [batch, keys] or [batch, 1, queries or 1, keys]: 1 for keys that are seen and 0, or
             numbers to add.
-        place: [batch] of the query among the tokens, as for `at_place`.
-        bias: [batch or 1, heads, 1, keys], to add.
+        bias: [batch or 1, heads, queries, keys], to add.
         dtype: of the scores.
 
     Returns:
-        [batch, heads or 1, 1, keys]; None: nothing.
+        Numbers to add, [batch, heads or 1, queries or 1, keys]; None: nothing.
     """
     if mask is None:
         return bias
     if mask.dim() == 2:
         mask = mask[:, None, None]
-    elif mask.shape[2] != 1:
-        mask = at_place(mask, 2, place)
-    if mask.is_floating_point():
-        return mask if bias is None else mask + bias
-    if bias is None:
-        return mask.bool()
-    return bias.masked_fill(~mask.bool(), torch.finfo(dtype).min)
+    if not mask.is_floating_point():
+        mask = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask.bool(), torch.finfo(dtype).min)
+    return mask if bias is None else mask + bias
 
 
 def _position_scores(
@@ -268,7 +317,7 @@ def _position_scores(
 
 
 @cache
-def _mixed(mixin: Any, kind: Any) -> Any:
+def mixed_class(mixin: Any, kind: Any) -> Any:
     """The class of the library with a mixin; one that has it already stays."""
     if issubclass(kind, mixin):
         return kind
@@ -295,16 +344,7 @@ def compute_one_token(model: nn.Module, paths: Mapping[str, Any]) -> None:
     library: Any = model
     library.one_token_layer = paths["layer"]
     layer: Any = model.get_submodule(paths["layer"])
-    block: Any = layer.get_submodule(paths["block"])
     kind: Any = type(layer)
-    layer.__class__ = _mixed(ReadsOneToken, kind)
+    layer.__class__ = mixed_class(ReadsOneToken, kind)
     layer.reads_last, layer.norm_path = paths["reads_last"], paths["norm"]
-    if not hasattr(block, paths["inputs"][0].rpartition(".")[2]):
-        return  # it has no heads
-    inside = f"{paths['block']}."
-    kind = type(block)
-    block.__class__ = _mixed(OneQuery, kind)
-    block.roles = tuple(path.removeprefix(inside) for path in paths["inputs"])
-    is_inside = paths["output"].startswith(inside)
-    block.output_path = paths["output"].removeprefix(inside) if is_inside else ""
-    block.head_width, block.scores = paths["head_width"], paths["scores"]
+    OneQuery.open(layer, paths)

@@ -29,7 +29,8 @@ from compressor.model.modeling_pruned import (
 )
 from compressor.model.modes import hooks, shared_copy
 from compressor.model.one_token import read_one_token
-from compressor.model.sublayers import Mask, Sublayer, by_layer, parts_of
+from compressor.model.sublayers import Mask, Sublayer, by_layer, parts_of, units_of
+from compressor.model.token_selection import hand_on, handing_on
 from compressor.steps.results import Check
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]
@@ -60,6 +61,7 @@ def remove_units(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) ->
             placed = find_sublayer(model, paths[sublayer.kind], sublayer.index)
             keep_units(model, placed, kept)
     skip_layers(model, sublayers, mask)
+    hand_on(model, mask.handed_on())
 
 
 def restore_shape(
@@ -129,8 +131,21 @@ def mask_gates(mask: Mask) -> dict[str, Tensor]:
     return {
         name: torch.tensor(flags, dtype=torch.float32)
         for name, flags in mask.keep.items()
-        if not all(flags)
+        if not all(flags) and units_of(name) != "tokens"
     }
+
+
+@contextmanager
+def masked(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> Iterator[None]:
+    """The dense model, with all that a mask removes gated, skipped or hidden, in the context."""
+    left = [x for x in sublayers if x.layer not in mask.dropped]
+    heads = {x.layer_path: mask.keep[x.name] for x in left if x.kind == "encoder_self"}
+    with (
+        skipped(model, sublayers, mask),
+        gated(model, left, mask_gates(mask)),
+        handing_on(model, mask.handed_on(), heads),
+    ):
+        yield
 
 
 @torch.no_grad()
@@ -157,10 +172,9 @@ def verify_surgery(
         VerificationError: they differ.
     """
     dense.eval(), pruned.eval()
-    left = [x for x in sublayers if x.layer not in mask.dropped]
     differences = []
     for batch in batches:
-        with skipped(dense, sublayers, mask), gated(dense, left, mask_gates(mask)):
+        with masked(dense, sublayers, mask):
             expected = dense(**batch).logits
         real = batch["attention_mask"].bool() if on_tokens else ...
         differences.append(relative_difference(pruned(**batch).logits[real], expected[real]))
@@ -192,6 +206,8 @@ class SkippedLayer(nn.Module):
         attention: its attention to its own stack.
         hands_on: whether that hands on a bias of relative positions.
     """
+
+    is_skipped = True
 
     def __init__(
         self, layer: nn.Module, returns: str, attention: Sublayer, *, hands_on: bool

@@ -1,0 +1,90 @@
+"""Encoders that hand on fewer tokens from layer to layer, in place and for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from compressor.model.modeling_selection import KeptTokens, SelectsTokens, select_tokens
+from compressor.model.one_token import one_token_paths
+
+
+def selection_paths(model: nn.Module, tenths: Sequence[int]) -> dict[str, Any]:
+    """What `read_token` of `config.json` says of an encoder that hands on fewer tokens.
+
+    Args:
+        model: the encoder, whose logits depend on one token's last state.
+        tenths: of a row's tokens that each layer but the last hands on (`Mask.handed_on`).
+    """
+    paths = one_token_paths(model)
+    assert paths is not None, "tokens are units only where one token is read"
+    return paths | {"handed_on": list(tenths)}
+
+
+def hand_on(model: nn.Module, tenths: Sequence[int]) -> None:
+    """Let the layers of an encoder hand on fewer tokens, in place.
+
+    Args:
+        model: the encoder; layers that it skips hand on what they get.
+        tenths: of a row's tokens that each layer that is left, but the last, hands on.
+    """
+    if tenths:
+        paths = selection_paths(model, tenths)
+        select_tokens(model, _layers_left(model, paths), paths)
+
+
+def _layers_left(model: nn.Module, paths: dict[str, Any]) -> list[str]:
+    stack = paths["layer"].rpartition(".")[0]
+    return [
+        f"{stack}.{name}"
+        for name, layer in model.get_submodule(stack).named_children()
+        if not getattr(layer, "is_skipped", False)
+    ]
+
+
+@contextmanager
+def handing_on(
+    model: nn.Module, tenths: Sequence[int], heads: Mapping[str, Sequence[bool]] | None = None
+) -> Iterator[None]:
+    """An encoder whose layers hand on fewer tokens, while the context lasts.
+
+    Args:
+        model: the encoder.
+        tenths: as for `hand_on`; empty: all tokens.
+        heads: layer's path -> which of its heads are not gated. If given, the other tokens are
+            computed too, and hidden from later layers.
+    """
+    classes = {module: type(module) for module in model.modules()} if tenths else {}
+    try:
+        hand_on(model, tenths)
+        for path, module in model.named_modules():
+            if heads is not None and isinstance(module, SelectsTokens):
+                module.masks, module.counted = True, tuple(heads[path])
+        yield
+    finally:
+        for module, kind in classes.items():
+            if isinstance(module, SelectsTokens):
+                module.masks, module.counted, module.latest = False, None, None
+            module.__class__ = kind
+
+
+def selecting_layers(model: nn.Module) -> list[SelectsTokens]:
+    """The layers that hand on fewer tokens than the row has."""
+    return [module for module in model.modules() if isinstance(module, SelectsTokens)]
+
+
+def tokens_left(model: nn.Module, layer_path: str) -> KeptTokens | None:
+    """The tokens that a layer handed on in its latest run; None: all, or the one that is read."""
+    layer = model.get_submodule(layer_path)
+    return layer.latest if isinstance(layer, SelectsTokens) else None
+
+
+def at_tokens(states: Tensor, kept: KeptTokens | None) -> Tensor:
+    """States [batch, tokens, any] of whole rows at the tokens that are left."""
+    if kept is None:
+        return states
+    index = kept.places[..., None].expand(-1, -1, states.shape[-1])
+    return states.gather(1, index)
