@@ -11,7 +11,15 @@ from compressor.budgets.counts import Macs
 from compressor.budgets.unit_costs import TokenCosts, UnitCosts
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.modeling_tokens import computes_one_token
-from compressor.model.sublayers import KINDS, TOKEN_UNITS, UNITS_OF, Mask, Units, kind_of
+from compressor.model.sublayers import (
+    KINDS,
+    TOKEN_KIND,
+    TOKEN_UNITS,
+    UNITS_OF,
+    Mask,
+    Units,
+    kind_of,
+)
 from compressor.model.token_units import why_all_tokens
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.tasks import TASKS, Example, Task
@@ -115,7 +123,7 @@ def _parameters(checkpoint: Checkpoint) -> tuple[dict[str, int], bool]:
     from torch import nn
 
     model: Any = checkpoint.model
-    owned = dict.fromkeys(checkpoint.mask.kinds(), 0)
+    owned = {kind: 0 for kind in checkpoint.mask.kinds() if kind != TOKEN_KIND}
     for layer in checkpoint.layers:
         if checkpoint.mask.kept(layer.name):
             inputs = [model.get_submodule(path) for path in layer.inputs.values()]
