@@ -275,10 +275,11 @@ def reach(
         # By counts alone: which units stay does not matter for the time.
         if mask.counts() == smallest.counts():
             lower = ", or lower --floor (0 lets a sublayer lose all)"
+            has_units = smallest.count() > smallest.count("tokens")
             raise UsageError(
                 f"--speedup {wanted:g} cannot be reached here: the largest that was measured is "
                 f"{max(one.speedup for one in tries):.3f}, with {smallest} kept as the floors "
-                f"demand; ask for less{lower if smallest.count() else ''}",
+                f"demand; ask for less{lower if has_units else ''}",
                 id=UNREACHABLE,
             )
         # What was predicted is what this choice was good for, and may be more than was asked.

@@ -56,7 +56,7 @@ class RemovalPath:
                 return position
         raise UsageError(
             f"--macs {share:g} is too low; the minimum is {self.shares[-1]:.3f}; ask for more, or "
-            "prune both heads and neurons with --floor 0",
+            "prune both heads and neurons (or all, with tokens) with --floor 0",
             id="macs-unreachable",
         )
 

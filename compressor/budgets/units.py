@@ -84,6 +84,8 @@ def names_tokens(text: str) -> bool:
 
 def parse_multiples(text: str) -> dict[str, int]:
     """Read `--multiple`: `64` of neurons, or `heads=2,neurons=64`."""
+    if names_tokens(text):
+        raise _invalid("--multiple", text, "tokens go by single tenths; leave them out")
     return {**MULTIPLES, **_numbers("--multiple", text, [HEADS, NEURONS], NEURONS, least=1)}
 
 

@@ -22,8 +22,9 @@ from compressor.errors import UsageError
 from compressor.importance import METHODS
 from compressor.learned_masks import LEARNED
 from compressor.model.sublayers import TOKEN_KIND, TOKEN_UNITS, Mask, Scores
+from compressor.steps.results import Throughput
 from tests.helpers.errors import raises
-from tests.helpers.scores import cost_table
+from tests.helpers.scores import cost_table, timing
 
 LAYERS, HEADS, NEURONS = 4, 3, 4
 DENSE = Mask(
@@ -42,7 +43,7 @@ def flat(values) -> tuple[float, ...]:
 
 # Made up: attention has a part that grows with the square of the tokens.
 COSTS = UnitCosts(
-    dense=3000.0,
+    dense=2000.0,
     units={"encoder_self": 120.0, "encoder_ffn": 40.0},
     units_of_one_token={"encoder_self": 60.0, "encoder_ffn": 1.0},
     by_tokens={
@@ -102,9 +103,10 @@ def walk(path: RemovalPath) -> list[Mask]:
     return masks
 
 
+@pytest.mark.parametrize("even", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_path_takes_everything_in_turn_and_knows_what_is_left(seed):
-    path = removal_path(made_up(seed), FULL, parse_floors("0", FULL), COSTS, MULTIPLE)
+def test_a_path_takes_everything_in_turn_and_knows_what_is_left(seed, even):
+    path = removal_path(made_up(seed), FULL, parse_floors("0", FULL), COSTS, MULTIPLE, even)
     masks = walk(path)
     assert masks[-1].count("heads") == masks[-1].count("neurons") == 0
     assert masks[-1].counts() | dict.fromkeys(TOKENS, 1) == masks[-1].counts()
@@ -240,7 +242,7 @@ def test_tenths_go_from_the_last_one_whatever_they_score():
         (Macs(macs=[0.5], prune="both", floor="tokens=0.2"), "option-without-use"),
         (Counts(keep=["0.5"], floor="tokens=0.2"), "option-without-use"),
         (MaxDrop(max_drop=1, prune="tokens", floor="tokens=1"), "floors-too-high"),
-        (Macs(macs=[0.5], prune="all", multiple="tokens=2"), "kind-unknown"),
+        (Macs(macs=[0.5], prune="all", multiple="tokens=2"), "budget-invalid"),
     ],
 )
 def test_amounts_of_tokens_that_make_no_sense_are_usage_errors(budget, id):
@@ -360,6 +362,71 @@ def test_without_tokens_the_choice_is_that_of_heads_and_neurons():
         assert choose(dear, every, TABLE, speedup).counts() == alone.counts() | dict.fromkeys(
             TOKENS, 10
         )
+
+
+class Scorer:
+    """Makes up other scores each time, of all units or of tokens alone; those of tokens are low."""
+
+    def __init__(self, names=tuple(FULL.keep)) -> None:
+        self.names = names
+        self.masks: list[Mask] = []
+
+    def scores(self, start: Mask) -> Scores:
+        self.masks.append(start)
+        found = made_up(len(self.masks))
+        scale = {name: 0.1 if name in TOKENS else 1.0 for name in self.names}
+        values = {n: flat(x * np.array(found.values[n])) for n, x in scale.items()}
+        return replace(found, values=values)
+
+    rescored = scores
+
+
+class Timer:
+    """Takes as long as `COSTS` says, but for a tenth of the time, which nothing saves."""
+
+    def __init__(self) -> None:
+        self.timed: list[tuple[list[str], str]] = []
+
+    def time(self, masks, batch: int, what: str) -> Throughput:
+        self.timed.append((list(masks), what))
+        times = {name: 0.1 + 0.9 * work(mask) / work(FULL) for name, mask in masks.items()}
+        rows = [timing(1.0, "dense"), *(timing(1 / x, name) for name, x in times.items())]
+        return Throughput(
+            provider="none", device="cpu", precision="fp32", threads=1, lengths="", rows=rows
+        )
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("prune", ["tokens", "all"])
+def test_macs_take_tokens_down_to_the_share(prune, steps):
+    names = TOKENS if prune == "tokens" else tuple(FULL.keep)
+    budget, scorer = Macs(macs=[0.55], prune=prune, multiple="2", steps=steps), Scorer(names)
+    mask = budget.choose(budget.limits(DENSE), COSTS, scorer).mask
+    assert scorer.masks[0] == FULL
+    assert len(scorer.masks) == steps
+    assert 0.45 < 1 - (work(FULL) - work(mask)) / COSTS.dense <= 0.55
+    assert mask.handed_on() == tuple(mask.counts()[name] for name in TOKENS)
+    assert mask.handed_on()[-1] < 10
+    assert (mask.count("heads") < LAYERS * HEADS) == (prune == "all")
+    bounded = Macs(macs=[0.55], prune=prune, floor="heads=3,neurons=4,tokens=0.7")
+    with raises(UsageError, "macs-unreachable"):
+        bounded.require_enough_may_go(bounded.limits(DENSE), COSTS)
+
+
+def test_a_speedup_times_tokens_beside_heads_and_neurons():
+    budget, timer = Speedup(speedup=2, prune="all", multiple="2", floor="tokens=0.3"), Timer()
+    choice = budget.choose(budget.limits(DENSE), Scorer(), timer, None, lambda text: None)
+    names = [f"encoder_tokens={tenths}" for tenths in (3, 4, 6, 8)]
+    wanted = names, "layers that hand on 3, 4, 6, 8 tenths of the tokens"
+    assert wanted in timer.timed
+    rows = {row.units: row for row in choice.search.costs.rows if row.kind == TOKEN_KIND}
+    for tenths, row in rows.items():
+        even = FULL.without((name, x) for name in TOKENS for x in range(tenths, 10))
+        assert row.layers == len(TOKENS)
+        assert row.saved_share * 3 == pytest.approx(0.9 * (1 - work(even) / work(FULL)))
+    assert choice.search.tries[-1].met
+    assert 0.1 + 0.9 * work(choice.mask) / work(FULL) <= 1 / 2
+    assert 3 <= choice.mask.handed_on()[-1] < 10
 
 
 def test_tokens_are_timed_at_a_few_levels():
