@@ -16,7 +16,7 @@ from compressor.budgets.max_drop import MaxDrop
 from compressor.budgets.removal_path import RemovalPath, removal_path
 from compressor.budgets.speedup import Speedup
 from compressor.budgets.token_order import TokenOrder
-from compressor.budgets.unit_costs import TokenCosts, UnitCosts
+from compressor.budgets.unit_costs import TokenCosts, UnitCosts, WorkLeft, token_sublayers
 from compressor.budgets.units import MULTIPLES, parse_amount, parse_floors, removal_groups, select
 from compressor.errors import UsageError
 from compressor.importance import METHODS
@@ -115,6 +115,49 @@ def test_a_path_takes_everything_in_turn_and_knows_what_is_left(seed, even):
     for mask, share in zip(masks, path.shares, strict=True):
         assert share == pytest.approx(1 - (dense - work(mask)) / COSTS.dense)
         assert share == pytest.approx(COSTS.share(mask))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_goes_next_has_the_least_error_for_its_present_cost(seed):
+    """Against the costs of all that could go instead, counted anew for every mask of the path."""
+    found = made_up(seed)
+    floors = parse_floors("0", FULL)
+    path = removal_path(found, FULL, floors, COSTS, MULTIPLE)
+    masks, ahead = walk(path), removal_groups(found, FULL, floors, MULTIPLE)
+    queues = {x[0].units[0][0]: list(x) for x in ahead if x[0].units[0][0] not in TOKENS}
+    changes = 0
+    for mask, group in zip(masks, path.groups, strict=False):
+        name = group.units[0][0]
+        if name in TOKENS:
+            changes += 1
+            continue
+        ratios = {
+            other: queue[0].score
+            * len(queue[0].units)
+            / (work(mask) - work(mask.without(queue[0].units)))
+            for other, queue in queues.items()
+            if queue
+        }
+        assert ratios[name] == pytest.approx(min(ratios.values()))
+        queues[name].pop(0)
+    assert changes == 9 * len(TOKENS)
+
+
+@pytest.mark.parametrize("dropped", [[], ["encoder.1"], ["encoder.3"]])
+def test_what_tokens_cost_is_what_is_saved_without_them(dropped):
+    start = FULL.without([("encoder_self.0", 0), ("encoder_self.2", 1), ("encoder_ffn.2", 3)])
+    start = start.without_layers(dropped)
+    left, costs = WorkLeft(COSTS, start), WorkLeft(COSTS, start).of_tokens()
+    names = token_sublayers(start)
+    assert len(names) == len(costs) == len(TOKENS) - len(dropped)
+    # The last layer first, so that none gets fewer than it hands on.
+    for number, name in reversed(list(enumerate(names))):
+        for tenth in reversed(range(4, 10)):
+            before = COSTS.share(start)
+            start = start.without([(name, tenth)])
+            saved = (before - COSTS.share(start)) * COSTS.dense
+            assert costs[number][tenth + 1] - costs[number][tenth] == pytest.approx(saved)
+            assert left.remove([(name, tenth)]) == pytest.approx(saved)
 
 
 def schedules(floor: int) -> list[Mask]:
