@@ -245,6 +245,10 @@ def test_tokens_of_dropped_layers_and_of_the_last_one_left_do_not_go():
     gone = {name for group in path.groups for name, _ in group.units if name in TOKENS}
     assert gone == {"encoder_tokens.0"}  # layer 2 is the last
     assert path.shares[-1] == pytest.approx(COSTS.share(path.mask(len(path) - 1)))
+    full = FULL.without_layers(["encoder.1", "encoder.2", "encoder.3"])
+    one = Limits(full, frozenset({"tokens"}), parse_floors("0", FULL), MULTIPLE)
+    with raises(UsageError, "floors-too-high"):  # the only layer that is left hands on nothing
+        MaxDrop(max_drop=1.0, prune="tokens").require_possible(one)
 
 
 @pytest.mark.parametrize("seed", range(4))
