@@ -10,14 +10,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
 from compressor.export.attention_base import GraphAttention, attend
 from compressor.export.decoder_attention import CrossAttention, DecoderSelfAttention
+from compressor.export.token_operators import selecting_in_graphs
 from compressor.model.architectures import architecture_of
 from compressor.model.memory import release
 from compressor.model.modeling_pruned import NoHeads
+from compressor.model.modeling_selection import Mixed, attention_received
 from compressor.model.modeling_tokens import Attended, ReadsOneToken, at_place
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.options.table import Table
@@ -69,7 +72,7 @@ class EncoderSelfAttention(GraphAttention):
     def forward(
         self,
         hidden_states: Tensor,
-        attention_mask: Attended | Tensor | None = None,
+        attention_mask: Attended | Mixed | Tensor | None = None,
         mask: Tensor | None = None,  # the same, as T5 calls it
         **_: object,
     ) -> tuple[Tensor | None, ...]:
@@ -78,19 +81,47 @@ class EncoderSelfAttention(GraphAttention):
         Args:
             hidden_states: [batch, tokens, width]; of the one query, [batch, 1, width].
             attention_mask: additive, [batch, 1, queries or 1, keys]; or with the states of all
-                tokens, in a layer that computes one token.
+                tokens, in a layer that computes one token; or what `mix` has made of them.
             mask: the same, as T5 calls it.
 
         Returns:
             [batch, queries, heads x head_dim] or [batch, queries, width], and what else
             transformers' block returns.
         """
+        if isinstance(attention_mask, Mixed):
+            return self.block_outputs(self.output(attention_mask.values))
         states, added = self.attended(hidden_states, attention_mask if mask is None else mask)[:2]
         query, key, value = self.split(hidden_states, states)
         tokens = hidden_states.shape[1]
         bias = None if self.bias is None else self.bias(0, tokens, tokens)
         mixed = attend(query, key, value, bias, added)
         return self.block_outputs(self.merge(mixed))
+
+    def mix(
+        self, states: Tensor, mask: Tensor, real: Tensor, positions: Any, counted: None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Attend, up to the output projection, in a layer that hands on fewer tokens.
+
+        Args:
+            states: [batch, tokens, width].
+            mask: additive, [batch, 1, queries or 1, tokens].
+            real: [batch, tokens] bool: queries that count.
+            positions: what scores are made of beside products, as in `modeling_selection`.
+            counted: all heads that are left.
+
+        Returns:
+            Mixed values, [batch, tokens, heads x head_dim]; and the attention that each token
+            receives, [batch, tokens].
+        """
+        query, key, value = self.split(states, states)
+        scores = self.scores(query, key, positions) + mask
+        weights = torch.softmax(scores, dim=-1)
+        mixed = (weights @ value).transpose(1, 2).flatten(-2)
+        return mixed, attention_received(weights, real)
+
+    def scores(self, query: Tensor, key: Tensor, positions: Any) -> Tensor:
+        """Attention scores without a mask, [batch, heads, tokens, tokens], as `mix` needs them."""
+        return query @ key.transpose(-1, -2)
 
     def attended(
         self, hidden_states: Tensor, mask: Attended | Tensor | None
@@ -192,7 +223,7 @@ def graph_attention(
     for path, block in made.items():
         model.set_submodule(path, block)
     try:
-        with encoder.shared(model) as tables:
+        with encoder.shared(model) as tables, selecting_in_graphs():
             yield tables
     finally:
         for path, original in originals.items():

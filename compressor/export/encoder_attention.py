@@ -15,6 +15,7 @@ from typing_extensions import override
 from compressor.export.attention import EncoderSelfAttention
 from compressor.export.attention_base import MASKED, additive_mask, attend
 from compressor.model.architectures import architecture_of
+from compressor.model.modeling_selection import Mixed
 from compressor.model.modeling_tokens import Attended, at_place, rotated
 from compressor.model.sublayers import Sublayer
 
@@ -88,17 +89,26 @@ class MPNetAttention(EncoderSelfAttention):
     def forward(  # type: ignore[override]
         self,
         hidden_states: Tensor,
-        attention_mask: Attended | Tensor,
+        attention_mask: Attended | Mixed | Tensor,
         position_bias: Tensor,
         **_: object,
     ) -> tuple[Tensor, None]:
+        if isinstance(attention_mask, Mixed):
+            return self.output(attention_mask.values), None
         states, mask, place = self.attended(hidden_states, attention_mask)
         query, key, value = self.split(hidden_states, states)
         bias = position_bias
         if self.query is not None:
             bias = at_place(bias, 2, place)
-        bias = bias if self.kept is None else bias.index_select(1, self.kept)
-        return self.merge(attend(query, key, value, bias + mask)), None
+        return self.merge(attend(query, key, value, self._own(bias) + mask)), None
+
+    @override
+    def scores(self, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
+        return query @ key.transpose(-1, -2) + self._own(positions)
+
+    def _own(self, bias: Tensor) -> Tensor:
+        """The bias of the heads that are left, of that of all heads."""
+        return bias if self.kept is None else bias.index_select(1, self.kept)
 
 
 def _rotation(
@@ -168,10 +178,13 @@ class ModernBertAttention(EncoderSelfAttention):
     def forward(  # type: ignore[override]
         self,
         hidden_states: Tensor,
-        position_embeddings: tuple[Tensor, Tensor],
-        attention_mask: Attended | Tensor,
+        position_embeddings: tuple[Tensor, Tensor] | None = None,
+        attention_mask: Attended | Mixed | Tensor | None = None,
         **_: object,
     ) -> tuple[Tensor, None]:
+        if isinstance(attention_mask, Mixed):
+            return self.output(attention_mask.values), None
+        assert position_embeddings is not None
         states, mask, place = self.attended(hidden_states, attention_mask)
         query, key, value = self.split(hidden_states, states)
         cos, sin = (x.unsqueeze(1) for x in position_embeddings)  # [1, 1, tokens, head_dim]
@@ -179,6 +192,11 @@ class ModernBertAttention(EncoderSelfAttention):
         if self.query is not None:
             cos, sin = at_place(cos, 2, place), at_place(sin, 2, place)
         return self.merge(attend(rotated(query, cos, sin), key, value, mask)), None
+
+    @override
+    def scores(self, query: Tensor, key: Tensor, positions: tuple[Tensor, Tensor]) -> Tensor:
+        cos, sin = (x.unsqueeze(1) for x in positions)
+        return rotated(query, cos, sin) @ rotated(key, cos, sin).transpose(-1, -2)
 
 
 def _distance_rows(

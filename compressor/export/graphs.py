@@ -17,6 +17,8 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
+from compressor.export.token_operators import TOKEN_OPERATORS
+
 OPSET = 20  # Gelu is one node from 20 on; older runtimes cannot read newer graphs
 # Weights are in a file beside the graph: written one by one, they are not in memory several times,
 # as while one protobuf message is made of them. Loaders of optimum know the name.
@@ -69,7 +71,7 @@ def export_graph(
                 input_names=inputs,
                 output_names=outputs,
                 dynamic_shapes=shapes,
-                custom_translation_table=TRANSLATIONS,
+                custom_translation_table=TRANSLATIONS | TOKEN_OPERATORS,
                 optimize=True,
                 verbose=False,
             )

@@ -20,18 +20,20 @@ from compressor.model.architecture import ENCODER, ENCODER_HEADS, POSITIONS, Arc
 from compressor.model.architectures import architecture, architecture_of
 from compressor.model.configuration import read_configuration
 from compressor.model.generation import save_generation
-from compressor.model.one_token import read_one_token
+from compressor.model.one_token import one_token_paths, read_one_token
 from compressor.model.pruning_record import (
     KEPT_UNITS,
     MODELING_FILES,
     PRUNING_RECORD,
     PruningRecord,
 )
+from compressor.model.reading import malformed
 from compressor.model.sentence_head import HEAD, write_layout, write_settings
 from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
 from compressor.model.stored_configuration import configuration_difference
 from compressor.model.stored_tokenizer import difference_of
 from compressor.model.sublayers import Mask, Sublayer
+from compressor.model.token_selection import hand_on
 from compressor.model.tokenizer import (
     follow_sentence_settings,
     load_tokenizer,
@@ -182,13 +184,18 @@ def open_checkpoint(
     if entry.head is ENCODER or is_cross_encoder(config):
         follow_sentence_settings(tokenizer, config, settings)
     require_embeddings(tokenizer, network, entry.token_types(network), directory)
+    mask = Mask.full(sublayers) if pruning is None else pruning.mask.of_layers_left()
     read_one_token(network)
+    if mask.total("tokens") and one_token_paths(network) is None:
+        reason = "it says that tokens are left out, and the model reads those of all"
+        raise malformed(directory / PRUNING_RECORD, reason, "units-file-of-another-model")
+    hand_on(network, mask.handed_on())
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
         model=network.eval(),
         tokenizer=tokenizer,
         layers=sublayers,
-        mask=Mask.full(sublayers) if pruning is None else pruning.mask.of_layers_left(),
+        mask=mask,
         directory=directory,
         name=model,
         revision=commit,

@@ -1,4 +1,6 @@
-"""Pruned models as classes of transformers, which needs this file and `modeling_tokens.py` alone.
+"""Pruned models as classes of transformers.
+
+This file, `modeling_tokens.py` and `modeling_selection.py` beside it need transformers alone.
 
     AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
 
@@ -28,6 +30,7 @@ if int(transformers.__version__.partition(".")[0]) < 5:
     )
 
 
+from .modeling_selection import select_tokens
 from .modeling_tokens import compute_one_token  # of the version that was checked
 
 
@@ -325,6 +328,8 @@ class _Pruned(transformers.PreTrainedModel):
                     keep_units(self, sublayer, range(kept))
         if getattr(config, "read_token", None):
             compute_one_token(self, config.read_token)
+            if config.read_token.get("handed_on"):
+                select_tokens(self, config.read_token)
 
     @classmethod
     def from_pretrained(

@@ -22,6 +22,7 @@ from .modeling_tokens import (
     KEPT_TOKENS,
     OpenAttention,
     added_mask,
+    compute_one_token,
     mixed_class,
     real_tokens,
     rotated,
@@ -37,9 +38,10 @@ class KeptTokens:
 
     places: Tensor  # [batch, kept] int64, in the row
     real: Tensor  # [batch, kept] bool: False where a shorter row of the batch has no token
-    added: Tensor  # [batch, 1, 1, kept] float32: what that adds to scores
-    lengths: Tensor  # [batch] int64: real tokens of the whole rows
-    padded: int  # tokens of the whole rows, with padding
+    added: Tensor  # [batch, kept] float32: what that adds to attention scores
+    preferred: Tensor  # [batch, kept] float32: what is added to significance, to rank tokens
+    lengths: Tensor  # [batch, 1] int64: real tokens of the whole rows
+    whole: Tensor  # [batch, tokens], of the whole rows with padding; its size alone counts
     tenths: int  # of the rows' tokens that are left
     significance: Tensor  # [batch, kept], of the last layer that had heads
     read: Tensor | None  # [batch] int64: the slot of the token that is read; None: the first
@@ -227,19 +229,30 @@ def all_tokens(states: Tensor, mask: Tensor | None, keeps_last: bool) -> KeptTok
     """
     batch, tokens = states.shape[:2]
     real = real_tokens(states, mask)
-    places = torch.arange(tokens, device=states.device)
-    added = (real.to(torch.float32) - 1) * -_MASKED
+    slots = torch.arange(tokens, device=states.device)[None]
+    read = (real * slots).amax(-1) if keeps_last else None
+    added = _added(real)
     return KeptTokens(
-        places=places[None].expand(batch, tokens),
+        places=slots.expand(batch, tokens),
         real=real,
-        added=added[:, None, None],
-        lengths=real.sum(1),
-        padded=tokens,
+        added=added,
+        preferred=_preferred(added, slots == (0 if read is None else read[:, None])),
+        lengths=real.sum(1, keepdim=True),
+        whole=real,
         tenths=TENTHS,
-        significance=added * 0,
-        read=(real * places).amax(-1) if keeps_last else None,
+        significance=torch.zeros_like(added),
+        read=read,
         margin=None,
     )
+
+
+def _added(real: Tensor) -> Tensor:
+    return torch.where(real, 0.0, _MASKED)
+
+
+def _preferred(added: Tensor, is_read: Tensor) -> Tensor:
+    """The token that is read is first; slots without a token are last."""
+    return torch.where(is_read, -_MASKED, added)
 
 
 def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
@@ -252,71 +265,86 @@ def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
     Returns:
         The chosen tokens, and their slots among those given, [batch, chosen] int64.
     """
-    most = max(1, (tenths * kept.padded + TENTHS - 1) // TENTHS)
-    ranks = _ranks(kept)
-    exporting = torch.compiler.is_exporting()
-    if exporting:  # ONNX has no sort but this one, where equal values go by place
-        slots = ranks.topk(most, dim=1).indices
-    else:
-        ranks, order = ranks.sort(dim=1, descending=True, stable=True)
-        slots = order[:, :most]
-    limits = _limits(kept, tenths)
-    real = torch.arange(most, device=slots.device)[None] < limits[:, None]
+    ranks = kept.significance.float() + kept.preferred
+    slots = most_significant(ranks, kept.whole, tenths)
+    number = torch.arange(slots.shape[1], device=slots.device)[None]
+    real = _is_chosen(number, kept, tenths)
+    added = _added(real)
     chosen = KeptTokens(
         places=kept.places.gather(1, slots),
         real=real,
-        added=((real.to(torch.float32) - 1) * -_MASKED)[:, None, None],
+        added=added,
+        preferred=_preferred(added, number == 0),
         lengths=kept.lengths,
-        padded=kept.padded,
+        whole=kept.whole,
         tenths=tenths,
         significance=kept.significance.gather(1, slots),
         read=None,
-        margin=None if exporting else _margin(kept, ranks, limits),
+        margin=_margin(kept, ranks, tenths),
     )
     return chosen, slots
 
 
 def hide_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, None]:
     """As `choose_tokens`, but all tokens stay, and those that are not chosen are hidden."""
-    ranks, order = _ranks(kept).sort(dim=1, descending=True, stable=True)
-    limits = _limits(kept, tenths)
-    rank_of = torch.empty_like(order).scatter_(
-        1, order, torch.arange(order.shape[1], device=order.device)[None].expand_as(order)
+    ranks = kept.significance.float() + kept.preferred
+    order = most_significant(ranks, kept.whole, TENTHS)
+    number = torch.arange(order.shape[1], device=order.device)[None].expand_as(order)
+    real = _is_chosen(torch.empty_like(order).scatter_(1, order, number), kept, tenths)
+    added = _added(real)
+    hidden = replace(
+        kept,
+        real=real,
+        added=added,
+        preferred=_preferred(added, kept.preferred > 0),
+        tenths=tenths,
+        margin=_margin(kept, ranks, tenths),
     )
-    real = rank_of < limits[:, None]
-    added = ((real.to(torch.float32) - 1) * -_MASKED)[:, None, None]
-    margin = _margin(kept, ranks, limits)
-    return replace(kept, real=real, added=added, tenths=tenths, margin=margin), None
+    return hidden, None
 
 
-def _ranks(kept: KeptTokens) -> Tensor:
-    """Significance, highest of the token that is read, lowest of slots without a token."""
-    values = kept.significance.float() + kept.added[:, 0, 0]
-    slots = torch.arange(values.shape[1], device=values.device)[None]
-    is_read = slots == (0 if kept.read is None else kept.read[:, None])
-    return values + is_read.to(values.dtype) * -2 * _MASKED
+def _is_chosen(number: Tensor, kept: KeptTokens, tenths: int) -> Tensor:
+    """Whether tokens with these numbers, from 0 by their ranks, are chosen; as `number`."""
+    # number < ceil(tenths / TENTHS x length), and the first one always
+    return number * TENTHS < (kept.lengths * tenths).clamp_min(1)
 
 
-def _limits(kept: KeptTokens, tenths: int) -> Tensor:
-    """How many tokens of each row are chosen, [batch]."""
-    whole = (kept.lengths * tenths + (TENTHS - 1)).div(TENTHS, rounding_mode="trunc")
-    return whole.clamp_min(1)
+def most_significant(ranks: Tensor, whole: Tensor, tenths: int) -> Tensor:
+    """The slots with the highest ranks, highest first; equal ones by their order.
+
+    Args:
+        ranks: [batch, tokens].
+        whole: as in `KeptTokens`.
+        tenths: of the whole rows' tokens that are chosen, rounded up, and one at least.
+
+    Returns:
+        [batch, chosen] int64.
+    """
+    most = max(1, (tenths * whole.shape[1] + TENTHS - 1) // TENTHS)
+    return ranks.sort(dim=1, descending=True, stable=True).indices[:, :most]
 
 
-def _margin(kept: KeptTokens, ranks: Tensor, limits: Tensor) -> Tensor:
+def _margin(kept: KeptTokens, ranks: Tensor, tenths: int) -> Tensor | None:
     """The relative distance of the last token that is chosen from the next, or a smaller one."""
-    last = ranks.gather(1, limits[:, None] - 1)[:, 0]
-    after = ranks.gather(1, limits[:, None].clamp_max(ranks.shape[1] - 1))[:, 0]
+    if torch.compiler.is_exporting():
+        return None
+    ranks = ranks.sort(dim=1, descending=True).values
+    count = -(-kept.lengths * tenths // TENTHS).clamp_max(-1)  # [batch, 1]
+    last = ranks.gather(1, count - 1)
+    after = ranks.gather(1, count.clamp_max(ranks.shape[1] - 1))
     # Slots without a token are far below; a row that loses none has nothing to choose.
-    loses = limits < kept.real.sum(1)
-    gap = torch.where(loses, (last - after) / last.abs().clamp_min(1e-6), torch.inf)
+    loses = count < kept.real.sum(1, keepdim=True)
+    gap = torch.where(loses, (last - after) / last.abs().clamp_min(1e-6), torch.inf)[:, 0]
     return gap if kept.margin is None else torch.minimum(gap, kept.margin)
 
 
 def at_slots(states: Tensor, slots: Tensor | None) -> Tensor:
-    """Rows of [batch, tokens, any] at slots [batch, kept]; None: all."""
-    if slots is None:
-        return states
+    """States [batch, tokens, any] at slots [batch, kept]; None: all."""
+    return states if slots is None else rows_at(states, slots)
+
+
+def rows_at(states: Tensor, slots: Tensor) -> Tensor:
+    """States [batch, tokens, any] at slots [batch, kept]; another operator in graphs."""
     batch, tokens, width = states.shape
     first = torch.arange(batch, device=slots.device)[:, None] * tokens
     chosen = states.reshape(batch * tokens, width).index_select(0, (slots + first).flatten())
@@ -337,10 +365,10 @@ def masked_at(kept: KeptTokens, mask: Tensor | None, dtype: torch.dtype) -> Tens
     if mask is not None and mask.dim() == 4 and mask.shape[2] != 1:
         seen = _pairs_at(mask, kept.places)
         if mask.is_floating_point():
-            return seen + kept.added.to(mask.dtype)
+            return seen + kept.added[:, None, None].to(mask.dtype)
         return seen.bool() & kept.real[:, None, None]
     if mask is None or mask.is_floating_point():
-        return kept.added.to(dtype if mask is None else mask.dtype)
+        return kept.added[:, None, None].to(dtype if mask is None else mask.dtype)
     return kept.real[:, None, None]
 
 
@@ -359,22 +387,26 @@ def _pairs_at(values: Tensor, places: Tensor) -> Tensor:
     if values.shape[0] == 1:
         return flat[0][:, pairs].transpose(0, 1)
     index = pairs.flatten(-2)[:, None].expand(-1, values.shape[1], -1)
-    return flat.gather(-1, index).unflatten(-1, (kept, kept))
+    return flat.gather(-1, index).reshape(*index.shape[:2], kept, kept)
 
 
-def select_tokens(model: nn.Module, layers: Sequence[str], paths: Mapping[str, Any]) -> None:
-    """Let the layers of an encoder hand on fewer tokens, in place.
+def select_tokens(model: nn.Module, paths: Mapping[str, Any]) -> None:
+    """Let the layers of an encoder hand on fewer tokens, in place; the last one computes one.
 
     Args:
-        model: the encoder.
-        layers: paths of its Transformer layers, in their order, but for those that are skipped.
+        model: the encoder; layers that it skips hand on what they get.
         paths: `read_token` of `config.json`, with `handed_on`; see `modeling_tokens`.
     """
-    tenths = [*paths["handed_on"], TENTHS]
+    stack = paths["layer"].rpartition(".")[0]
+    layers: dict[str, Any] = {
+        f"{stack}.{name}": layer
+        for name, layer in model.get_submodule(stack).named_children()
+        if not getattr(layer, "is_skipped", False)
+    }
+    compute_one_token(model, {**paths, "layer": list(layers)[-1]})
     left = TENTHS
-    for path, hands_on in zip(layers, tenths, strict=True):
-        layer: Any = model.get_submodule(path)
-        if hands_on == left == TENTHS:
+    for layer, hands_on in zip(layers.values(), [*paths["handed_on"], TENTHS], strict=True):
+        if hands_on >= TENTHS and left == TENTHS:
             continue  # it gets all tokens, and hands on all
         layer.__class__ = mixed_class(SelectsTokens, type(layer))
         layer.hands_on, layer.attention_path = hands_on, paths["block"]

@@ -16,18 +16,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from compressor.errors import InputError
-from compressor.model import modeling_pruned, modeling_tokens
+from compressor.model import modeling_pruned, modeling_selection, modeling_tokens
 from compressor.model.architecture import NEURONS
 from compressor.model.architectures import architecture_of
 from compressor.model.one_token import one_token_paths
 from compressor.model.reading import malformed, read_object
 from compressor.model.stored_configuration import needs_own_class
-from compressor.model.sublayers import Mask, kind_of
+from compressor.model.sublayers import Mask, kind_of, units_of
+from compressor.model.token_selection import hands_on_fewer, selection_paths
 
 PRUNING_RECORD = "units.json"
 KEPT_UNITS, READ_TOKEN = "kept_units", "read_token"
 MODELING = Path(modeling_pruned.__file__)
-MODELING_FILES = (MODELING, Path(modeling_tokens.__file__))  # which transformers needs
+# Which transformers needs.
+MODELING_FILES = (MODELING, *(Path(str(x.__file__)) for x in (modeling_tokens, modeling_selection)))
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,9 @@ def find_pruning_record(directory: Path, config: Any) -> PruningRecord | None:
 def recorded_mask(contents: Mapping[str, Any]) -> Mask:
     """The mask in the contents of `units.json`, of the dense model's sublayers."""
     mask = Mask.from_json(contents["kept"], contents["units"])
+    for name, kept in mask.to_json().items():
+        if units_of(name) == "tokens" and kept != list(range(len(kept))):
+            raise ValueError(f"{name} keeps {kept}, and not the most significant tokens")
     return Mask(mask.keep, frozenset(contents.get("dropped_layers", ())))
 
 
@@ -130,7 +135,10 @@ def pruned_config(model: Any, mask: Mask) -> Any:
         kept = [counts[f"{paths.kind}.{index}"] for index in range(len(counts))]
         pruned.kept_units.append(entry.full_paths(paths) | {"kept": kept})
     # Without a head the states of all tokens are what callers of transformers ask for.
-    if entry.head.ending and (last := one_token_paths(model)) is not None:
+    last, tenths = one_token_paths(model), mask.handed_on()
+    if last is not None and hands_on_fewer(tenths):
+        pruned.read_token = selection_paths(model, tenths)
+    elif last is not None and entry.head.ending:
         pruned.read_token = last
     return pruned
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from compressor.model.modeling_selection import KeptTokens, SelectsTokens, select_tokens
+from compressor.model.modeling_selection import TENTHS, KeptTokens, SelectsTokens, select_tokens
 from compressor.model.one_token import one_token_paths
 
 
@@ -31,18 +31,13 @@ def hand_on(model: nn.Module, tenths: Sequence[int]) -> None:
         model: the encoder; layers that it skips hand on what they get.
         tenths: of a row's tokens that each layer that is left, but the last, hands on.
     """
-    if tenths:
-        paths = selection_paths(model, tenths)
-        select_tokens(model, _layers_left(model, paths), paths)
+    if hands_on_fewer(tenths):
+        select_tokens(model, selection_paths(model, tenths))
 
 
-def _layers_left(model: nn.Module, paths: dict[str, Any]) -> list[str]:
-    stack = paths["layer"].rpartition(".")[0]
-    return [
-        f"{stack}.{name}"
-        for name, layer in model.get_submodule(stack).named_children()
-        if not getattr(layer, "is_skipped", False)
-    ]
+def hands_on_fewer(tenths: Sequence[int]) -> bool:
+    """Whether layers that hand on these tenths of a row's tokens leave any out."""
+    return bool(tenths) and min(tenths) < TENTHS
 
 
 @contextmanager
@@ -57,7 +52,8 @@ def handing_on(
         heads: layer's path -> which of its heads are not gated. If given, the other tokens are
             computed too, and hidden from later layers.
     """
-    classes = {module: type(module) for module in model.modules()} if tenths else {}
+    classes = {module: type(module) for module in model.modules()}
+    last = getattr(model, "one_token_layer", None)
     try:
         hand_on(model, tenths)
         for path, module in model.named_modules():
@@ -69,6 +65,7 @@ def handing_on(
             if isinstance(module, SelectsTokens):
                 module.masks, module.counted, module.latest = False, None, None
             module.__class__ = kind
+        vars(model)["one_token_layer"] = last
 
 
 def selecting_layers(model: nn.Module) -> list[SelectsTokens]:

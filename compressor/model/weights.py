@@ -103,7 +103,9 @@ def load_model(
     sublayers = find_sublayers(outline)
     if pruning is not None:
         mask = pruning.mask.of_layers_left()
-        if mask.totals() != Mask.full(sublayers).totals():
+        full = Mask.full(sublayers)
+        full = full.with_tokens() if mask.total("tokens") else full
+        if mask.totals() != full.totals():
             reason = "its units are not those of the model in config.json"
             raise malformed(directory / PRUNING_RECORD, reason, "units-file-of-another-model")
         _require_not_larger(outline, stored, path, _MOST_TIMES_STORED)

@@ -1,0 +1,83 @@
+"""The choice of tokens in graphs: operators of ours for the tracer, a few nodes in ONNX.
+
+The tracer cannot prove that a share of the tokens is no more than all of them, so the number of
+tokens that are chosen is a new size to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compressor.model import modeling_selection
+from compressor.model.modeling_selection import TENTHS
+
+_most_significant, _rows_at = modeling_selection.most_significant, modeling_selection.rows_at
+
+
+@torch.library.custom_op("compress::most_significant", mutates_args=())
+def most_significant(ranks: Tensor, whole: Tensor, tenths: int) -> Tensor:
+    """Stands for `modeling_selection.most_significant` in a graph."""
+    return _most_significant(ranks, whole, tenths).clone()
+
+
+@most_significant.register_fake
+def _(ranks: Tensor, whole: Tensor, tenths: int) -> Tensor:
+    chosen = torch.library.get_ctx().new_dynamic_size(min=1)
+    return ranks.new_empty((ranks.shape[0], chosen), dtype=torch.long)
+
+
+@torch.library.custom_op("compress::rows_at", mutates_args=())
+def rows_at(states: Tensor, slots: Tensor) -> Tensor:
+    """Stands for `modeling_selection.rows_at` in a graph."""
+    return _rows_at(states, slots)
+
+
+@rows_at.register_fake
+def _(states: Tensor, slots: Tensor) -> Tensor:
+    return states.new_empty((*slots.shape, states.shape[2]))
+
+
+def _most_significant_in_onnx(ranks: Any, whole: Any, tenths: int) -> Any:
+    """`TopK` puts the first of equal values first, too."""
+    from onnxscript import opset20 as op
+
+    if tenths == 0:
+        chosen = op.Constant(value_ints=[1])
+    else:
+        tokens = op.Shape(whole, start=1, end=2)
+        rounded_up = op.Add(
+            op.Mul(tokens, op.Constant(value_ints=[tenths])),
+            op.Constant(value_ints=[TENTHS - 1]),
+        )
+        chosen = op.Div(rounded_up, op.Constant(value_ints=[TENTHS]))
+    return op.TopK(ranks, chosen, axis=1)[1]
+
+
+def _rows_at_in_onnx(states: Any, slots: Any) -> Any:
+    from onnxscript import opset20 as op
+
+    places = op.Unsqueeze(slots, op.Constant(value_ints=[2]))
+    return op.GatherND(states, places, batch_dims=1)
+
+
+TOKEN_OPERATORS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.ops.compress.most_significant.default: _most_significant_in_onnx,
+    torch.ops.compress.rows_at.default: _rows_at_in_onnx,
+}
+
+
+@contextmanager
+def selecting_in_graphs() -> Iterator[None]:
+    """Let layers that hand on fewer tokens choose them by these operators, within the context."""
+    try:
+        modeling_selection.most_significant = most_significant
+        modeling_selection.rows_at = rows_at
+        yield
+    finally:
+        modeling_selection.most_significant = _most_significant
+        modeling_selection.rows_at = _rows_at
