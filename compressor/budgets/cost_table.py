@@ -153,7 +153,8 @@ def group_savings(
     items: Sequence[Sequence[Group]], mask: Mask, saved: Mapping[str, Array]
 ) -> list[Array]:
     """Share of the dense time that 0, 1, … groups of each item save, of a model with a mask."""
-    counts, worked, gains = mask.counts(), tokens_worked_on(mask), []
+    counts, worked = mask.counts(), tokens_worked_on(mask)
+    gains: list[Array] = []
     for groups in items:
         saved_by_groups = [0.0]
         for group in groups:
