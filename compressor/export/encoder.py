@@ -35,6 +35,7 @@ from compressor.model.modes import computing_all_tokens
 from compressor.model.pruning_record import without_code
 from compressor.model.sentence_head import head_of, write_layout
 from compressor.model.sentence_settings import activation_of
+from compressor.model.token_selection import DECIDED, choice_margins
 from compressor.runtime.embedder import Embedder, unit
 from compressor.runtime.session import open_session
 from compressor.steps.results import Check
@@ -42,6 +43,8 @@ from compressor.storage.files import write_json
 from compressor.tasks.encoder import EncoderTask
 
 MODEL = "model.onnx"
+# Precision -> relative difference of significance below which its rounding decides between tokens.
+_DECIDED = {"fp16": 1e-2, "bf16": 5e-2}
 
 
 class EncoderGraph(nn.Module):
@@ -112,30 +115,37 @@ class EncoderGraphs(TaskGraphs):
     @torch.no_grad()
     @override
     def expect(self, model: nn.Module, directory: Path, batches: Batches) -> list[Expected]:
-        return [
-            Expected(
-                {name: value.numpy() for name, value in batch.items()},
-                Spooled(model(**batch).logits.numpy()),
-            )
-            for batch in batches
-        ]
+        expected = []
+        for batch in batches:
+            inputs = {name: value.numpy() for name, value in batch.items()}
+            logits, margins = Spooled(model(**batch).logits.numpy()), choice_margins(model)
+            decided = None if margins is None else margins.numpy()
+            expected.append(Expected(inputs, logits, margins=decided))
+        return expected
 
     @override
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
         compared = self.compare(expected, runtime)
-        return [logit_check(compared.differences, runtime.ran_by)]
+        return [logit_check(compared.differences, runtime.ran_by, compared.undecided)]
 
     @override
     def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
         differences: list[float] = []
         same: list[bool] = []
+        undecided, least = 0, _DECIDED.get(runtime.precision, DECIDED)
         for batch in expected:
             wanted, actual = batch.logits.read(), runtime.run(batch.inputs)
             real, on_tokens = batch.inputs["attention_mask"], self.task.head_on_tokens
-            differences.append(_difference(actual, wanted, real if on_tokens else None))
+            rows = None if batch.margins is None else batch.margins >= least
+            if rows is None:
+                differences.append(_difference(actual, wanted, real if on_tokens else None))
+            else:
+                undecided += int((~rows).sum())
+                if rows.any():
+                    differences.append(relative_difference(actual[rows], wanted[rows]))
             read = (self.read(runtime, logits, real) for logits in (actual, wanted))
             same += self.task.same_answers(*read)
-        return Compared(differences, same, self.task.answers)
+        return Compared(differences or [0.0], same, self.task.answers, undecided)
 
     def read(self, runtime: Any, logits: Array, attention_mask: Array) -> Array:
         """The part of a padded batch's logits from which an artifact reads predictions.

@@ -15,6 +15,7 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.location import weight_files
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Scores, units_of
+from compressor.model.token_selection import hands_on_fewer
 from compressor.model.weights import count_parameters
 from compressor.recovery.pruned import recovered_checkpoint
 from compressor.runtime.engines import engine_class
@@ -242,7 +243,11 @@ def describe(model: nn.Module, mask: Mask, *, graphs: Path, weights: Path, **fac
         weights: the directory that its checkpoint is in.
         facts: more of them.
     """
-    heads = {name: n for name, n in mask.totals().items() if units_of(name) == "heads"}
+    heads, neurons = (
+        {name: n for name, n in mask.totals().items() if units_of(name) == units}
+        for units in ("heads", "neurons")
+    )
+    tenths = mask.handed_on()
     tokens = count_output_tokens(graphs)
     rows, stored = (None, None) if tokens else embedding_rows(model)
     files = weight_files(weights, allow_pickle=True)  # that were loaded already
@@ -250,8 +255,9 @@ def describe(model: nn.Module, mask: Mask, *, graphs: Path, weights: Path, **fac
         "directory": "",
         "kept": {name: mask.kept(name) for name in heads},
         "heads": heads,
-        "neurons": {name: n for name, n in mask.totals().items() if name not in heads},
-        "kept_neurons": {name: n for name, n in mask.counts().items() if name not in heads},
+        "neurons": neurons,
+        "kept_neurons": {name: n for name, n in mask.counts().items() if name in neurons},
+        "handed_on": list(tenths) if hands_on_fewer(tenths) else [],
         "dropped_layers": [layer for layer in mask.layers() if layer in mask.dropped],
         "parameters": count_parameters(model),
         "checkpoint_bytes": sum(path.stat().st_size for path in files),

@@ -34,8 +34,11 @@ def fuse(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
         directory: of its external data.
 
     Returns:
-        The graph; None if its attention cannot be fused.
+        The graph; None if its attention cannot be fused, or layers hand on fewer tokens: how many
+            is computed on the CPU.
     """
+    if any(node.op_type == "TopK" for node in model.graph.node):
+        return None
     edit = GraphEdit(model, directory)
     one = edit.constant("axis_1", [1])
     edit.prepend(

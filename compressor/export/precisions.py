@@ -22,6 +22,7 @@ from compressor.export.graphs import INLINE_BYTES, WEIGHTS_SUFFIX
 from compressor.export.int8 import activation_ranges, to_int8
 from compressor.export.verify import Expected
 from compressor.model.memory import trim_memory
+from compressor.model.token_selection import undecided_text
 from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY
 from compressor.runtime.opening import read_artifact
 from compressor.steps.results import HALF_RANGE, Check
@@ -195,7 +196,7 @@ def compare_precision(
         largest_difference=float(np.max(compared.differences)),  # NaN if any is
         tolerance=TOLERANCES[precision] if is_meaningful else RANDOM_TOKENS,
         detail=f"logits of {len(compared.differences)} ragged batches, relative to the largest "
-        f"logit; {agreement}; {runtime.ran_by}{note}",
+        f"logit; {agreement}; {runtime.ran_by}{note}{undecided_text(compared.undecided)}",
     )
     if largest is not None:
         if runtime.artifact.only_device(precision) is None:

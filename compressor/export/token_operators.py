@@ -44,8 +44,9 @@ def _(states: Tensor, slots: Tensor) -> Tensor:
 
 def _most_significant_in_onnx(ranks: Any, whole: Any, tenths: int) -> Any:
     """`TopK` puts the first of equal values first, too."""
-    from onnxscript import opset20 as op
+    from onnxscript import opset20
 
+    op: Any = opset20
     if tenths == 0:
         chosen = op.Constant(value_ints=[1])
     else:
@@ -59,8 +60,9 @@ def _most_significant_in_onnx(ranks: Any, whole: Any, tenths: int) -> Any:
 
 
 def _rows_at_in_onnx(states: Any, slots: Any) -> Any:
-    from onnxscript import opset20 as op
+    from onnxscript import opset20
 
+    op: Any = opset20
     places = op.Unsqueeze(slots, op.Constant(value_ints=[2]))
     return op.GatherND(states, places, batch_dims=1)
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import VerificationError
 from compressor.export.vocabulary import perturbed
+from compressor.model.token_selection import undecided_text
 from compressor.steps.results import Check
 
 # The libraries order and fuse float32 sums differently: about 1e-6 of the largest logit per layer.
@@ -41,12 +42,14 @@ class Expected:
         inputs: of the batch, as the runtime takes them.
         logits: [rows, ...]; a translator's may be as large as the model, so they are in a file.
         tokens: generated, with the start token, [rows, steps + 1]; None without a decoder.
+        margins: how certain the choice of tokens was, [rows]; None where all are kept.
     """
 
     inputs: Mapping[str, NDArray[Any]]
     logits: Spooled  # [rows, ...]; a translator's may be as large as the model
     # Generated, including the start token, [rows, steps + 1]; None without a decoder.
     tokens: NDArray[Any] | None = None
+    margins: NDArray[Any] | None = None  # of the choice of tokens, `token_selection`
 
 
 @dataclass(frozen=True)
@@ -57,11 +60,13 @@ class Compared:
         differences: of the logits of each batch, relative to the largest logit.
         same: whether each prediction equals PyTorch's.
         answers: name of the predictions, for texts.
+        undecided: rows left out of the differences, since rounding decides which tokens they keep.
     """
 
     differences: Sequence[float]  # of the logits of each batch, relative to the largest logit
     same: Sequence[bool]  # whether each prediction equals PyTorch's
     answers: str  # name of the predictions, for texts
+    undecided: int = 0
 
 
 def require_fed_back(runtime: Any, inputs: Mapping[str, NDArray[Any]], length: int = 12) -> None:
@@ -193,12 +198,13 @@ def relative_difference(actual: Any, expected: Any) -> float:
     return float(difference / max(largest, 1e-12))
 
 
-def logit_check(differences: Sequence[float], provider: str = "") -> Check:
+def logit_check(differences: Sequence[float], provider: str = "", undecided: int = 0) -> Check:
     """The check of the logits.
 
     Args:
         differences: the relative difference of each batch.
         provider: that computed them, if it is to be named.
+        undecided: rows that were left out (`Compared`).
 
     Raises:
         VerificationError: one exceeds `EXPORT_TOLERANCE`.
@@ -216,5 +222,6 @@ def logit_check(differences: Sequence[float], provider: str = "") -> Check:
         largest_difference=worst,
         tolerance=EXPORT_TOLERANCE,
         detail=f"logits of {len(differences)} ragged batches, relative to the largest logit"
-        + (f"; {provider}" if provider else ""),
+        + (f"; {provider}" if provider else "")
+        + undecided_text(undecided),
     )

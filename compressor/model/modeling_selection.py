@@ -408,7 +408,8 @@ def select_tokens(model: nn.Module, paths: Mapping[str, Any]) -> None:
     for layer, hands_on in zip(layers.values(), [*paths["handed_on"], TENTHS], strict=True):
         if hands_on >= TENTHS and left == TENTHS:
             continue  # it gets all tokens, and hands on all
-        layer.__class__ = mixed_class(SelectsTokens, type(layer))
+        kind: Any = type(layer)
+        layer.__class__ = mixed_class(SelectsTokens, kind)
         layer.hands_on, layer.attention_path = hands_on, paths["block"]
         layer.norm_path, layer.scores = paths["norm"], paths["scores"]
         layer.keeps_last = paths["reads_last"]

@@ -88,8 +88,9 @@ class OpenAttention(nn.Module):
         if not hasattr(block, paths["inputs"][0].rpartition(".")[2]):
             return  # it has no heads
         inside = f"{paths['block']}."
+        mixin: Any = cls
         kind: Any = type(block)
-        block.__class__ = mixed_class(cls, kind)
+        block.__class__ = mixed_class(mixin, kind)
         block.roles = tuple(path.removeprefix(inside) for path in paths["inputs"])
         is_inside = paths["output"].startswith(inside)
         block.output_path = paths["output"].removeprefix(inside) if is_inside else ""

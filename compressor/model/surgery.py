@@ -30,7 +30,13 @@ from compressor.model.modeling_pruned import (
 from compressor.model.modes import hooks, shared_copy
 from compressor.model.one_token import read_one_token
 from compressor.model.sublayers import Mask, Sublayer, by_layer, parts_of, units_of
-from compressor.model.token_selection import hand_on, handing_on
+from compressor.model.token_selection import (
+    DECIDED,
+    choice_margins,
+    hand_on,
+    handing_on,
+    undecided_text,
+)
 from compressor.steps.results import Check
 
 Hook = Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]
@@ -172,12 +178,19 @@ def verify_surgery(
         VerificationError: they differ.
     """
     dense.eval(), pruned.eval()
-    differences = []
+    differences, undecided = [0.0], 0
     for batch in batches:
         with masked(dense, sublayers, mask):
             expected = dense(**batch).logits
-        real = batch["attention_mask"].bool() if on_tokens else ...
-        differences.append(relative_difference(pruned(**batch).logits[real], expected[real]))
+        real: Any = batch["attention_mask"].bool() if on_tokens else ...
+        actual = pruned(**batch).logits
+        margins = choice_margins(pruned)
+        if margins is not None:
+            real = margins >= DECIDED
+            undecided += int((~real).sum())
+            if not real.any():
+                continue
+        differences.append(relative_difference(actual[real], expected[real]))
     worst = float(torch.tensor(differences).max())  # NaN wins, unlike with Python's max
     if not worst <= SURGERY_TOLERANCE:
         raise VerificationError(
@@ -189,7 +202,8 @@ def verify_surgery(
         name="pruned equals masked",
         largest_difference=worst,
         tolerance=SURGERY_TOLERANCE,
-        detail=f"logits of {len(batches)} ragged batches, relative to the largest logit",
+        detail=f"logits of {len(batches)} ragged batches, relative to the largest logit"
+        + undecided_text(undecided),
     )
 
 

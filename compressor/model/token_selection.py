@@ -79,6 +79,27 @@ def tokens_left(model: nn.Module, layer_path: str) -> KeptTokens | None:
     return layer.latest if isinstance(layer, SelectsTokens) else None
 
 
+# A choice of tokens whose significance differs relatively by less is one that rounding decides.
+DECIDED = 1e-4
+
+
+def choice_margins(model: nn.Module) -> Tensor | None:
+    """How certain the choice of tokens was in the latest run.
+
+    Returns:
+        The least relative difference between a token that was kept and one that was not, of each
+        row, [batch]; infinity for a row that lost none. None where the model keeps all tokens.
+    """
+    layers = selecting_layers(model)
+    latest = layers[-1].latest if layers else None
+    return None if latest is None else latest.margin
+
+
+def undecided_text(rows: int) -> str:
+    """What a check says of rows that it left out, since rounding decides which tokens they keep."""
+    return f"; {rows} rows left out, whose tokens rounding decides" if rows else ""
+
+
 def at_tokens(states: Tensor, kept: KeptTokens | None) -> Tensor:
     """States [batch, tokens, any] of whole rows at the tokens that are left."""
     if kept is None:

@@ -137,6 +137,9 @@ class Variant(ResultModel):
     heads: dict[str, Whole]  # attention sublayer -> heads before removal
     neurons: dict[str, Whole]  # feed-forward part -> neurons before removal
     kept_neurons: dict[str, Whole]  # feed-forward part -> how many are kept
+    # Tenths of a row's tokens that each encoder layer that is left, but the last, hands on; empty
+    # where that is all.
+    handed_on: list[Whole] = []
     dropped_layers: list[str] = []  # Transformer layers that are skipped whole, `decoder.2`
     macs_share: Number  # of the dense model's multiply-adds, at the rows' lengths
     parameters: Whole
