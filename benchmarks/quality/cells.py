@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from compressor.budgets.units import parse_floors, removal_path
+from compressor.budgets.removal_path import removal_path
+from compressor.budgets.units import parse_floors
 from compressor.budgets.units import select as select_units
 from compressor.evaluation import compare_rows
 from compressor.importance import METHODS

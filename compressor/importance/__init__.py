@@ -43,6 +43,7 @@ class UnitMethod(Options):
     learns: ClassVar[bool] = False  # a mask, instead of scoring units
     needs_rows: ClassVar[bool] = True  # for calibration; otherwise at most the weights
     needs_answers: ClassVar[bool] = False  # labels, or the largest logit
+    scores_tokens: ClassVar[bool] = False  # too: the error of handing on fewer of them
     # Whether a penalty on open gates can replace the number of units to keep.
     takes_penalty: ClassVar[bool] = False
 
@@ -60,8 +61,14 @@ class UnitMethod(Options):
         """Raise `UsageError` if the method does not handle one of these kinds of units.
 
         Args:
-            units: `heads`, `neurons` or both: those that are to be removed.
+            units: `heads`, `neurons`, `tokens`: those that are to be removed.
         """
+        if "tokens" in units and not self.scores_tokens:
+            raise UsageError(
+                f"--method {self.name} chooses heads and neurons, not tokens; use --method "
+                "second-order, or leave tokens out (--prune both)",
+                id="method-without-tokens",
+            )
 
     def check_task(self, task: Task) -> None:
         """Raise `UsageError` if the method cannot handle models of the task."""
@@ -119,6 +126,7 @@ class ScoringMethod(UnitMethod):
 
     @override
     def check_units(self, units: Set[Units]) -> None:
+        super().check_units(units)
         if "neurons" in units and not self.scores_neurons:
             raise UsageError(
                 f"--method {self.name} scores attention heads, not neurons; use another method, or "
@@ -234,6 +242,7 @@ class SecondOrder(ScoringMethod):
 
     name: ClassVar[str] = "second-order"
     function = "compressor.importance.second_order:second_order_scores"
+    scores_tokens: ClassVar[bool] = True
 
     statistics_memory: Positive | None = option(
         None,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.budgets import Counts
+from compressor.budgets.competing import UNITS_TO_PRUNE
 from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.importance import METHODS, UnitMethod
@@ -163,13 +164,39 @@ def _check_timing(recipe: Recipe, option: str, batch_size: int | None) -> None:
 
 
 def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
-    """The recipe with what the task decides; `UsageError` for options without effect on it."""
+    """The recipe with what task and model decide; `UsageError` for options without effect."""
     recipe.method.check_task(task)
+    tokens = require_token_units(recipe.budget.asks_for_tokens, checkpoint)
+    budget = recipe.budget.with_default_units(tokens and recipe.method.scores_tokens)
+    if budget != recipe.budget:
+        recipe = recipe.with_budget(budget)
     sections = (recipe.data, recipe.evaluation, recipe.throughput, *recipe.recovery)
     check_options(sections, task, checkpoint.name)
     if checkpoint.entry.decoder is not None:
         _check_beams(recipe, checkpoint.model)
     return recipe.with_recovery([step.for_task(task) for step in recipe.recovery])
+
+
+def require_token_units(asked: str, checkpoint: Checkpoint) -> bool:
+    """Whether tokens can be units of a model.
+
+    Args:
+        asked: the option that is about tokens; empty: none is.
+        checkpoint: the model.
+
+    Raises:
+        UsageError: they cannot, and are asked for.
+    """
+    from compressor.model.token_units import why_all_tokens  # imports torch
+
+    reason = why_all_tokens(checkpoint.model)
+    if asked and reason:
+        raise UsageError(
+            f"{asked}: {checkpoint.name} cannot do with fewer tokens, since {reason}; choose heads "
+            "and neurons alone",
+            id="tokens-not-units",
+        )
+    return not reason
 
 
 def _check_beams(recipe: Recipe, model: Any) -> None:
@@ -235,6 +262,12 @@ def require_for_layout(request: ExportRequest) -> None:
                 "--layout compress",
                 id=id,
             )
+
+
+def check_score(request: ScoreRequest, checkpoint: Checkpoint) -> None:
+    """Raise `UsageError` if `compress score` is to score what are no units of a model."""
+    asked = f"--prune {request.prune}" if "tokens" in UNITS_TO_PRUNE[request.prune] else ""
+    require_token_units(asked, checkpoint)
 
 
 def check_prune(request: PruneRequest) -> None:

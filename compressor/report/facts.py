@@ -34,6 +34,7 @@ KIND_LABELS = {
     "cross": "cross-attention",
     "encoder_ffn": "encoder feed-forward",
     "decoder_ffn": "decoder feed-forward",
+    "encoder_tokens": "encoder tokens, tenths",
 }
 
 
