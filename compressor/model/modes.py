@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers.utils import logging as hub_logging
 
-from compressor.model.modeling_selection import TENTHS, SelectsTokens
+from compressor.model.modeling_kept import TENTHS
+from compressor.model.modeling_selection import SelectsTokens
 from compressor.model.modeling_tokens import ReadsOneToken
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from compressor.model.modeling_selection import TENTHS, KeptTokens, SelectsTokens, select_tokens
+from compressor.model.modeling_kept import TENTHS, KeptTokens
+from compressor.model.modeling_selection import SelectsTokens, select_tokens
 from compressor.model.modeling_tokens import ReadsOneToken
 from compressor.model.one_token import one_token_paths
 
