@@ -29,7 +29,7 @@ from compressor.recovery import RECOVERIES, Recovered
 from compressor.recovery.planning import RecoveryPlan, recover
 from compressor.steps.context import Context
 from compressor.storage.files import write_json
-from compressor.tasks import TASKS, Batch
+from compressor.tasks import TASKS, Batch, Predictor
 from compressor.tasks.opened import ModelAndRows, encode
 from compressor.throughput.inspection import unit_costs
 
@@ -268,6 +268,7 @@ class Experiment:
     def evaluate(self, model: nn.Module) -> tuple[list[str], float]:
         """Answers to the test rows in their order, and the loss per term in nats."""
         model.eval()
+        assert isinstance(self.task, Predictor)  # as all tasks of the cells are
         answers, loss, terms = [""] * len(self.test.sources), 0.0, 0
         for batch in self.test_batches:
             loss += float(self.task.loss(model, batch))

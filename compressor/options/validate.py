@@ -12,7 +12,6 @@ from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
-from compressor.model.languages import direction
 from compressor.options.assemble import assemble
 from compressor.options.declare import Options, declared_by
 from compressor.options.requests import (
@@ -22,12 +21,12 @@ from compressor.options.requests import (
     Recipe,
     ScoreRequest,
 )
-from compressor.options.sections import CalibrationData, Columns, Export, Gate
+from compressor.options.sections import CalibrationData, Export, Gate
 from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod
 from compressor.report.rules import Rule, parse_rules
 from compressor.tasks import TASKS, Task
-from compressor.tasks.engines import usable_device
+from compressor.tasks.rows import Reading
 from compressor.tasks.texts import SOURCE, TARGET, TextFile, texts_of
 
 if TYPE_CHECKING:
@@ -42,15 +41,11 @@ def gate_rules(gate: Gate) -> list[Rule]:
     return parse_rules(gate.model_dump())
 
 
-def resolve(recipe: Recipe) -> Recipe:
-    """The checked recipe with what the device decides, so that it says what was done."""
-    check_recipe(recipe)
+def resolve(recipe: Recipe, device: str) -> Recipe:
+    """The recipe with what the device decides, so that it says what was done."""
     # A launcher may have set the device.
     options = {**recipe.options, "device": recipe.device}
     recipe = recipe.model_copy(update={"options": options})
-    if not any(step.trains for step in recipe.recovery):
-        return recipe
-    device = usable_device(recipe.device)
     return recipe.with_recovery([step.on_device(device) for step in recipe.recovery])
 
 
@@ -217,11 +212,10 @@ def check_options(sections: Iterable[Options | None], task: Task, model: str) ->
 
 
 def texts_to_keep(
-    export: Export, columns: Columns, checkpoint: Checkpoint, progress: Progress = SILENT
+    export: Export, reading: Reading, checkpoint: Checkpoint, progress: Progress = SILENT
 ) -> tuple[TextFile | None, TextFile | None]:
     """The texts whose tokens encoders and decoders keep, if given; both checked."""
     task, files = TASKS[checkpoint.task], list[TextFile | None]()
-    reading = columns.reading(direction(checkpoint.tokenizer))
     for option, path in ((SOURCE, export.source_text), (TARGET, export.target_text)):
         file = None
         if path is not None:
