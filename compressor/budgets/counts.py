@@ -11,13 +11,14 @@ from pydantic import BeforeValidator, Field
 from compressor.budgets.base import (
     Budget,
     Choice,
-    CompetingUnits,
     Limits,
     Scorer,
     cut_in_steps,
-    scores_of_none,
 )
-from compressor.budgets.units import RemovalPath, UnitCosts, parse_amount, removal_path, select
+from compressor.budgets.competing import CompetingUnits, scores_of_none
+from compressor.budgets.removal_path import RemovalPath, removal_path
+from compressor.budgets.unit_costs import UnitCosts
+from compressor.budgets.units import names_tokens, parse_amount, select
 from compressor.errors import UsageError
 from compressor.model.sublayers import UNITS_OF, Mask, Scores, Units, belongs, kind_of, units_of
 from compressor.options.bounds import MOST_STEPS, Amounts, Positive
@@ -33,8 +34,8 @@ class Counts(Budget):
     keep: Amounts = option(
         [],
         selects=True,
-        help="Heads to keep: 0.5, 36; or heads=0.7,neurons=0.5; or cross=0.8,encoder_ffn=0.3. "
-        "Repeat for several budgets.",
+        help="Heads to keep: 0.5, 36; or heads=0.7,neurons=0.5; or cross=0.8,encoder_ffn=0.3; or "
+        "tokens=0.5. Repeat for several budgets.",
     )
     remove: Amounts = option([], selects=True, help="Units to remove, written like --keep.")
 
@@ -48,8 +49,16 @@ class Counts(Budget):
         """As in `keep 0.5` or `remove 12`."""
         return f"keep {self.keep[0]}" if self.keep else f"remove {self.remove[0]}"
 
+    @property
+    def asks_for_tokens(self) -> str:
+        """`--keep tokens=0.5`, the same to remove, or a floor of tokens."""
+        named = (x.as_typed for x in self.each() if names_tokens(x.text.partition(" ")[2]))
+        return next(named, super().asks_for_tokens)
+
     def amounts(self, full: Mask) -> dict[str, int]:
         """Pool -> units to keep, of a model with these units; UsageError for what it lacks."""
+        if names_tokens(self.text.partition(" ")[2]):
+            full = full.with_tokens()
         if self.keep:
             return parse_amount("keep", self.keep[0], full)
         return parse_amount("remove", self.remove[0], full)
@@ -66,6 +75,7 @@ class Counts(Budget):
             needed = sum(min(size, limits.floors[kind_of(name)]) for name, size in sizes.items())
             if wanted < needed:
                 unit = f"{UNITS_OF[pool]} of {pool}" if pool in UNITS_OF else pool
+                unit = f"tenths of {unit}" if units_of(pool) == "tokens" else unit
                 raise UsageError(
                     f"{self.text} leaves {wanted:,} {unit}, but the floors of its {len(sizes)} "
                     f"sublayers need {needed:,}; keep more, or lower --floor (0 lets a sublayer "
@@ -141,7 +151,7 @@ class Penalty(Budget):
 
 
 class Macs(CompetingUnits):
-    """A share of the dense model's multiply-adds, heads and neurons by error per cost."""
+    """A share of the dense model's multiply-adds, heads, neurons and tokens by error per cost."""
 
     macs: Shares = option(
         min_length=1,

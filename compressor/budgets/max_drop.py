@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from compressor.budgets.base import Choice, Judge, Limits, Scorer, SearchedUnits
-from compressor.budgets.units import PathCut, UnitCosts, removal_path
+from compressor.budgets.base import Choice, Judge, Limits, Scorer
+from compressor.budgets.competing import SearchedUnits
+from compressor.budgets.removal_path import PathCut, removal_path
+from compressor.budgets.unit_costs import UnitCosts
 from compressor.errors import UsageError
 from compressor.model.sublayers import Scores
 from compressor.options.bounds import NonNegative

@@ -17,9 +17,9 @@ from compressor.budgets.base import (
     Layers,
     Limits,
     Scorer,
-    SearchedUnits,
     Timer,
 )
+from compressor.budgets.competing import SearchedUnits
 from compressor.budgets.units import lose_together
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, kind_of, units_of
@@ -119,7 +119,12 @@ class Speedup(SearchedUnits):
 
     def _measure_costs(self, limits: Limits, timer: Timer) -> CostTable:
         """What sublayers of each kind save at some numbers of units, timed on this machine."""
-        from compressor.budgets.cost_table import counts_to_measure, layer_costs, trial_mask
+        from compressor.budgets.cost_table import (
+            counts_to_measure,
+            layer_costs,
+            tenths_to_measure,
+            trial_mask,
+        )
 
         rows: list[LayerCost] = []
         seconds: list[float] = []
@@ -132,12 +137,18 @@ class Speedup(SearchedUnits):
             totals = [n for name, n in limits.full.totals().items() if kind_of(name) in kinds]
             # In a dense model all sublayers of a kind have equally many units.
             floor = max(limits.floors[kind] for kind in kinds)
-            counts = counts_to_measure(totals[0], floor, limits.multiples[units_of(kinds[0])])
+            units = units_of(kinds[0])
+            if units == "tokens":
+                counts = tenths_to_measure(floor)
+            else:
+                counts = counts_to_measure(totals[0], floor, limits.multiples[units])
             if not counts:
                 continue  # the floor keeps all units, so there is nothing to save
             names = {count: f"{'+'.join(kinds)}={count}" for count in counts}
             masks = {name: trial_mask(limits.full, kinds, n) for n, name in names.items()}
             what = f"sublayers of {'+'.join(kinds)} with {', '.join(map(str, counts))} units"
+            if units == "tokens":
+                what = f"layers that hand on {', '.join(map(str, counts))} tenths of the tokens"
             measured = timer.time(masks, self.at_batch, what)
             timings = {row.variant: row for row in measured.rows}
             for kind in kinds:

@@ -1,34 +1,39 @@
 """Units of a model: amounts of them as text, what may go, and from scores to a mask.
 
 An amount is written `0.5` (a fraction) or `36` (a count) of heads, or per pool:
-`heads=0.7,neurons=0.5`. A pool is all heads, all neurons, or one kind of sublayer.
+`heads=0.7,neurons=0.5`. A pool is all heads, all neurons, all tokens, or one kind of sublayer.
+Of tokens it is always a fraction.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import accumulate
 from typing import Literal, NamedTuple
 
+from compressor.budgets.token_order import TokenOrder
+from compressor.budgets.unit_costs import Unit, token_sublayers
 from compressor.errors import UsageError, did_you_mean
 from compressor.model.sublayers import (
+    TOKEN_KIND,
+    TOKEN_UNITS,
     UNITS_OF,
     Mask,
     Scores,
     Units,
     kind_of,
-    layer_of,
     stack_of,
     units_of,
 )
 
 HEADS: Units = "heads"
 NEURONS: Units = "neurons"
+TOKENS: Units = "tokens"
 Floors = Mapping[str, int]  # kind -> least number of units in each of its sublayers
-# Heads, neurons -> a number: each sublayer keeps a multiple of it, or all that it has.
+LEAST_TOKENS = 1  # a tenth, rounded up: at least the token that is read
+# Heads, neurons -> a number: each sublayer keeps a multiple of it, or all that it has. Tokens go by
+# single tenths.
 Multiples = Mapping[str, int]
 MULTIPLES: Multiples = {HEADS: 1, NEURONS: 32}  # 32 neurons suit vector units
 
@@ -36,18 +41,17 @@ MULTIPLES: Multiples = {HEADS: 1, NEURONS: 32}  # 32 neurons suit vector units
 def parse_amount(mode: Literal["keep", "remove"], text: str, full: Mask) -> dict[str, int]:
     """Read `--keep` or `--remove`: the units to keep per pool; other pools keep all of theirs."""
     option, keep = f"--{mode}", dict[str, int]()
-    for pool, amount in _parts(option, text, [HEADS, NEURONS, *full.kinds()], HEADS).items():
-        total, units = full.total(pool), UNITS_OF.get(pool, pool)
-        try:
-            if amount.isdecimal():
-                count = int(amount)
-            else:
-                share = float(amount.rstrip("%")) / (100 if amount.endswith("%") else 1)
-                count = int(share * total + 0.5) if 0 <= share <= 1 else -1  # the nearest unit
-        except ValueError:
-            count = -1
+    for pool, amount in _parts(option, text, _pools(full), HEADS).items():
+        total, units = full.total(pool), units_of(pool)
+        share = _fraction(amount)
+        if amount.isdecimal() and units != TOKENS:
+            count = int(amount)
+        else:
+            count = -1 if share is None else int(share * total + 0.5)  # the nearest unit
         if not 0 <= count <= total:
             known = f"neither a fraction (0.5, 50%) nor a number of {units} up to {total:,}"
+            if units == TOKENS:
+                known = "no fraction of the tokens (0.5, 50%)"
             raise _invalid(option, text, f"{amount!r} is {known}")
         keep[pool] = count if mode == "keep" else total - count
     for pool in keep:
@@ -57,18 +61,50 @@ def parse_amount(mode: Literal["keep", "remove"], text: str, full: Mask) -> dict
     return keep
 
 
+def _pools(full: Mask) -> list[str]:
+    """What amounts can be of: heads, neurons, and tokens where they are units; kinds of these."""
+    kinds = full.kinds()
+    return [HEADS, NEURONS, *([TOKENS] if TOKEN_KIND in kinds else []), *kinds]
+
+
+def _fraction(amount: str) -> float | None:
+    """`0.5` or `50%` as a number from 0 to 1; None for anything else."""
+    try:
+        share = float(amount.rstrip("%")) / (100 if amount.endswith("%") else 1)
+    except ValueError:
+        return None
+    return share if 0 <= share <= 1 else None
+
+
+def names_tokens(text: str) -> bool:
+    """Whether an amount or a floor is about tokens."""
+    names = {part.partition("=")[0].strip() for part in text.split(",") if "=" in part}
+    return not names.isdisjoint({TOKENS, TOKEN_KIND})
+
+
 def parse_multiples(text: str) -> dict[str, int]:
     """Read `--multiple`: `64` of neurons, or `heads=2,neurons=64`."""
+    if names_tokens(text):
+        raise _invalid("--multiple", text, "tokens go by single tenths; leave them out")
     return {**MULTIPLES, **_numbers("--multiple", text, [HEADS, NEURONS], NEURONS, least=1)}
 
 
 def parse_floors(text: str, full: Mask) -> dict[str, int]:
-    """Read `--floor`: `1` (of heads), or per pool `cross=2,neurons=64`.
+    """Read `--floor`: `1` (of heads), or per pool `cross=2,neurons=64,tokens=0.2`.
 
-    Kinds that are not named get 1 head, or no neuron.
+    Kinds that are not named get 1 head, no neuron, or a tenth of the tokens.
     """
-    floors = {kind: int(UNITS_OF[kind] == HEADS) for kind in full.kinds()}
-    for pool, number in _numbers("--floor", text, [HEADS, NEURONS, *floors], HEADS).items():
+    least = {HEADS: 1, NEURONS: 0, TOKENS: LEAST_TOKENS}
+    floors = {kind: least[units_of(kind)] for kind in full.kinds()}
+    for pool, amount in _parts("--floor", text, _pools(full), HEADS).items():
+        if units_of(pool) == TOKENS:
+            share = _fraction(amount) or 0.0
+            number = math.ceil(share * TOKEN_UNITS - 1e-9)  # 0.7 x 10 is more than 7
+            if not number:
+                known = f"{amount!r} is no fraction of the tokens above 0 (0.2, 20%)"
+                raise _invalid("--floor", text, known)
+        else:
+            number = _whole_number("--floor", text, amount)
         floors.update({kind: number for kind in floors if pool in (kind, UNITS_OF[kind])})
     return floors
 
@@ -88,10 +124,13 @@ def _numbers(
     option: str, text: str, names: Collection[str], usual: str = "", least: int = 0
 ) -> dict[str, int]:
     parts = _parts(option, text, names, usual)
-    for amount in parts.values():
-        if not amount.isdecimal() or int(amount) < least:
-            raise _invalid(option, text, f"{amount!r} is no whole number from {least}; give one")
-    return {name: int(amount) for name, amount in parts.items()}
+    return {name: _whole_number(option, text, amount, least) for name, amount in parts.items()}
+
+
+def _whole_number(option: str, text: str, amount: str, least: int = 0) -> int:
+    if not amount.isdecimal() or int(amount) < least:
+        raise _invalid(option, text, f"{amount!r} is no whole number from {least}; give one")
+    return int(amount)
 
 
 def _parts(option: str, text: str, names: Collection[str], usual: str) -> dict[str, str]:
@@ -122,7 +161,7 @@ class Group(NamedTuple):
     """Units that are removed together: of one sublayer, or of those that keep equally many."""
 
     score: float  # the mean of theirs
-    units: tuple[tuple[str, int], ...]  # sublayer and number of each
+    units: tuple[Unit, ...]  # sublayer and number of each
 
 
 def removal_groups(
@@ -131,15 +170,21 @@ def removal_groups(
     """What can go from each sublayer that has scores, in ascending order, down to its floor.
 
     With `even`, attentions of a stack keep as many heads, so one of each goes at a time; those with
-    more lose them first, those without any are left out.
+    more lose them first, those without any are left out. Tokens go from the last tenth on, whatever
+    they score; those that the last layer that is left would hand on are nothing to go.
     """
+    handed_on = token_sublayers(mask)
+    scored = [name for name in scores.values if kind_of(name) != TOKEN_KIND or name in handed_on]
     per_sublayer = []
-    for names in lose_together(list(scores.values), even):
+    for names in lose_together(scored, even):
+        of_tokens = kind_of(names[0]) == TOKEN_KIND
         kept = {
-            name: sorted(mask.kept(name), key=lambda unit: (scores.values[name][unit], unit))
+            name: mask.kept(name)[::-1]
+            if of_tokens
+            else sorted(mask.kept(name), key=lambda unit: (scores.values[name][unit], unit))
             for name in names
         }
-        size = multiples[units_of(names[0])]
+        size = 1 if of_tokens else multiples[units_of(names[0])]
         floor = max(floors[kind_of(name)] for name in names)
         groups, most = [], max(map(len, kept.values()))
         while most > floor:
@@ -174,15 +219,18 @@ def select(
 ) -> Mask:
     """Remove the least important units of `mask` until as many are left per pool as `keep` wants.
 
-    Of units in groups as few are left as groups allow without falling below that.
+    Of units in groups as few are left as groups allow without falling below that. Tokens go by the
+    mean score of what must go together (`TokenOrder`).
     """
     excess = {pool: mask.count(pool) - wanted for pool, wanted in keep.items()}
     ascending = sorted(
         (group.score, position, number, group)
         for position, groups in enumerate(removal_groups(scores, mask, floors, multiples))
         for number, group in enumerate(groups)
+        if kind_of(group.units[0][0]) != TOKEN_KIND
     )
-    removed: list[tuple[str, int]] = []
+    of_tokens = excess.get(TOKEN_KIND, excess.get(TOKENS, 0))
+    removed = _tokens_to_go(scores, mask, floors, of_tokens) if of_tokens > 0 else []
     stopped = set()
     for *_, group in ascending:
         name = group.units[0][0]
@@ -196,6 +244,18 @@ def select(
     return mask.without(removed)
 
 
+def _tokens_to_go(scores: Scores, mask: Mask, floors: Floors, count: int) -> list[Unit]:
+    """So many tenths of tokens, or fewer where the floors keep them."""
+    order = TokenOrder(scores, mask, floors[TOKEN_KIND])
+    per_tenth = [range(TOKEN_UNITS + 1)] * len(order.names)  # each costs as much
+    gone: list[Unit] = []
+    while len(gone) < count and (found := order.next(per_tenth)):
+        _, units = found
+        gone += units
+        order.remove(units)
+    return gone[:count]
+
+
 def latest_scores(old: Scores, new: Scores, mask: Mask) -> Scores:
     """New scores of the units that `mask` keeps, the old ones of those that are removed."""
     values = {
@@ -207,120 +267,3 @@ def latest_scores(old: Scores, new: Scores, mask: Mask) -> Scores:
     }
     cost = {key: old.cost[key] + new.cost[key] for key in new.cost}
     return Scores(values, new.method, new.signature, cost)
-
-
-@dataclass(frozen=True)
-class UnitCosts:
-    """Multiply-adds over the rows, everything counted.
-
-    Args:
-        dense: of the whole dense model.
-        units: kind of sublayer -> of one of its units.
-        tokens: how many a translator's dense decoder scores; 0 for a classifier.
-        token: of one of them.
-        units_of_one_token: kind -> of one of its units in the last layer, where that computes one
-            token alone; empty where it computes all.
-    """
-
-    dense: float
-    units: Mapping[str, float]
-    tokens: int = 0
-    token: float = 0.0
-    units_of_one_token: Mapping[str, float] = field(default_factory=dict)
-
-    def per_unit(self, mask: Mask) -> dict[str, float]:
-        """Multiply-adds of one unit of each sublayer, of the model that skips what a mask drops."""
-        last = max(
-            (layer for layer in mask.layers() if layer not in mask.dropped),
-            key=lambda layer: int(layer.rpartition(".")[2]),
-            default="",
-        )
-        of_last = self.units_of_one_token or self.units
-        return {
-            name: (of_last if layer_of(name) == last else self.units)[kind_of(name)]
-            for name in mask.keep
-        }
-
-    def share(self, mask: Mask, tokens: int | None = None) -> float:
-        """What a mask leaves of them; `tokens` are the pruned model's, None for as many."""
-        saved = 0.0 if tokens is None else self.token * (self.tokens - tokens)
-        counts = mask.counts()
-        dense, left = self.per_unit(Mask(mask.keep)), self.per_unit(mask)
-        saved += sum(
-            dense[name] * total - left[name] * counts[name] for name, total in mask.totals().items()
-        )
-        return 1 - saved / self.dense
-
-
-def cost_of(group: Group, per_unit: Mapping[str, float]) -> float:
-    """Multiply-adds of the units of a group, from those of one unit of each sublayer."""
-    return sum(per_unit[name] for name, _ in group.units)
-
-
-class PathCut(NamedTuple):
-    """A mask on a path of cuts, and the share of the multiply-adds that it leaves."""
-
-    position: int
-    mask: Mask
-    macs: float
-
-
-@dataclass(frozen=True)
-class RemovalPath:
-    """Masks that lie within one another, from `start` to the smallest; `groups` go in order."""
-
-    start: Mask
-    groups: tuple[Group, ...]
-    costs: UnitCosts
-
-    def __len__(self) -> int:
-        return len(self.groups) + 1
-
-    @cached_property
-    def shares(self) -> list[float]:
-        """The share of the multiply-adds that each mask leaves."""
-        shares, per_unit = [self.costs.share(self.start)], self.costs.per_unit(self.start)
-        # From each mask to the next, without a sum over all sublayers for every one.
-        for group in self.groups:
-            shares.append(shares[-1] - cost_of(group, per_unit) / self.costs.dense)
-        return shares
-
-    def mask(self, position: int) -> Mask:
-        """The mask at a position, the start being 0."""
-        return self.start.without(x for group in self.groups[:position] for x in group.units)
-
-    def position_at(self, share: float) -> int:
-        """The first position that leaves at most a share; UsageError if none does."""
-        rounding = 1e-12  # shares are sums of thousands of differences
-        for position, left in enumerate(self.shares):
-            if left <= share + rounding:
-                return position
-        raise UsageError(
-            f"--macs {share:g} is too low; the minimum is {self.shares[-1]:.3f}; ask for more, or "
-            "prune both heads and neurons with --floor 0",
-            id="macs-unreachable",
-        )
-
-
-def removal_path(
-    scores: Scores,
-    mask: Mask,
-    floors: Floors,
-    costs: UnitCosts,
-    multiples: Multiples = MULTIPLES,
-    even: bool = False,
-) -> RemovalPath:
-    """The path from a mask; only units that have scores go, which are errors.
-
-    As errors within a sublayer only rise, every mask has the least summed error for its cost.
-    For `even` see `removal_groups`.
-    """
-    ranked, per_unit = [], costs.per_unit(mask)
-    for position, groups in enumerate(removal_groups(scores, mask, floors, multiples, even)):
-        # Both per unit: a group's score is the mean of its units. Where attentions that lose heads
-        # together had different numbers of them, a later group may be cheaper than one before it.
-        errors = accumulate((x.score / (cost_of(x, per_unit) / len(x.units)) for x in groups), max)
-        for number, (error, group) in enumerate(zip(errors, groups, strict=True)):
-            ranked.append((error, position, number, group))
-    # Equal errors go by position, and a sublayer's own groups stay in their order.
-    return RemovalPath(mask, tuple(group for *_, group in sorted(ranked)), costs)

@@ -132,14 +132,14 @@ class EncoderGraphs(TaskGraphs):
     def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
         differences: list[float] = []
         same: list[bool] = []
-        undecided, least = 0, _DECIDED.get(runtime.precision, DECIDED)
+        undecided = 0
         for batch in expected:
             wanted, actual = batch.logits.read(), runtime.run(batch.inputs)
             real, on_tokens = batch.inputs["attention_mask"], self.task.head_on_tokens
-            rows = None if batch.margins is None else batch.margins >= least
-            if rows is None:
+            if batch.margins is None:
                 differences.append(_difference(actual, wanted, real if on_tokens else None))
             else:
+                rows = batch.margins >= _DECIDED.get(runtime.precision, DECIDED)
                 undecided += int((~rows).sum())
                 if rows.any():
                     differences.append(relative_difference(actual[rows], wanted[rows]))

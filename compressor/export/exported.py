@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor.budgets.units import UnitCosts
+from compressor.budgets.unit_costs import UnitCosts
 from compressor.export.precision_names import BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, expect_answers, write_precision
 from compressor.export.source_text import embedding_rows

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compressor.model import modeling_selection
-from compressor.model.modeling_selection import TENTHS
+from compressor.model import modeling_kept
+from compressor.model.modeling_kept import TENTHS
 
-_most_significant, _rows_at = modeling_selection.most_significant, modeling_selection.rows_at
+_most_significant, _rows_at = modeling_kept.most_significant, modeling_kept.rows_at
 
 
 @torch.library.custom_op("compress::most_significant", mutates_args=())
 def most_significant(ranks: Tensor, whole: Tensor, tenths: int) -> Tensor:
-    """Stands for `modeling_selection.most_significant` in a graph."""
+    """Stands for `modeling_kept.most_significant` in a graph."""
     return _most_significant(ranks, whole, tenths).clone()
 
 
@@ -33,7 +33,7 @@ def _(ranks: Tensor, whole: Tensor, tenths: int) -> Tensor:
 
 @torch.library.custom_op("compress::rows_at", mutates_args=())
 def rows_at(states: Tensor, slots: Tensor) -> Tensor:
-    """Stands for `modeling_selection.rows_at` in a graph."""
+    """Stands for `modeling_kept.rows_at` in a graph."""
     return _rows_at(states, slots)
 
 
@@ -77,9 +77,9 @@ TOKEN_OPERATORS: dict[Callable[..., Any], Callable[..., Any]] = {
 def selecting_in_graphs() -> Iterator[None]:
     """Let layers that hand on fewer tokens choose them by these operators, within the context."""
     try:
-        modeling_selection.most_significant = most_significant
-        modeling_selection.rows_at = rows_at
+        modeling_kept.most_significant = most_significant
+        modeling_kept.rows_at = rows_at
         yield
     finally:
-        modeling_selection.most_significant = _most_significant
-        modeling_selection.rows_at = _rows_at
+        modeling_kept.most_significant = _most_significant
+        modeling_kept.rows_at = _rows_at

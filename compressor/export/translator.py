@@ -29,7 +29,7 @@ from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
 from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY
-from compressor.runtime.engines import Setup
+from compressor.runtime.engines import Setup, TranslatorEngine
 from compressor.runtime.graph_names import BEST
 from compressor.runtime.opening import open_output_tokens, read_artifact
 from compressor.steps.results import Check
@@ -240,9 +240,9 @@ class TranslatorGraphs(TaskGraphs):
     ) -> list[Check]:
         kind = self.task.engine(engine)
         if kind.dense_only:
-            opened = kind(Setup(directory, read_artifact(directory), BASE)).translator()
-            assert opened is not None
-            return ctranslate2.verify_search(network, opened, batches, engine)
+            rival = kind(Setup(directory, read_artifact(directory), BASE))
+            assert isinstance(rival, TranslatorEngine)
+            return ctranslate2.verify_search(network, rival.translator(), batches, engine)
         return self.export_layout(network, directory / CTRANSLATE2_DIRECTORY, BASE, batches)
 
     @override

@@ -43,6 +43,7 @@ class UnitMethod(Options):
     learns: ClassVar[bool] = False  # a mask, instead of scoring units
     needs_rows: ClassVar[bool] = True  # for calibration; otherwise at most the weights
     needs_answers: ClassVar[bool] = False  # labels, or the largest logit
+    scores_tokens: ClassVar[bool] = False  # too: the error of handing on fewer of them
     # Whether a penalty on open gates can replace the number of units to keep.
     takes_penalty: ClassVar[bool] = False
 
@@ -60,8 +61,14 @@ class UnitMethod(Options):
         """Raise `UsageError` if the method does not handle one of these kinds of units.
 
         Args:
-            units: `heads`, `neurons` or both: those that are to be removed.
+            units: `heads`, `neurons`, `tokens`: those that are to be removed.
         """
+        if "tokens" in units and not self.scores_tokens:
+            raise UsageError(
+                f"--method {self.name} chooses heads and neurons, not tokens; use --method "
+                "second-order, or leave tokens out (--prune both)",
+                id="method-without-tokens",
+            )
 
     def check_task(self, task: Task) -> None:
         """Raise `UsageError` if the method cannot handle models of the task."""
@@ -119,6 +126,7 @@ class ScoringMethod(UnitMethod):
 
     @override
     def check_units(self, units: Set[Units]) -> None:
+        super().check_units(units)
         if "neurons" in units and not self.scores_neurons:
             raise UsageError(
                 f"--method {self.name} scores attention heads, not neurons; use another method, or "
@@ -234,6 +242,7 @@ class SecondOrder(ScoringMethod):
 
     name: ClassVar[str] = "second-order"
     function = "compressor.importance.second_order:second_order_scores"
+    scores_tokens: ClassVar[bool] = True
 
     statistics_memory: Positive | None = option(
         None,
@@ -310,7 +319,8 @@ class RawScores:
     """A method's result, before normalization.
 
     Args:
-        values: sublayer name -> a score per unit, higher is more important.
+        values: sublayer name -> a score per unit, higher is more important; of tokens, too, where
+            the method scores them.
         signature: the settings that the scores depend on, `name:value` separated by `|`.
         forward_passes: batches that the model was run on, on all ranks.
         backward_passes: the same for gradients.
@@ -345,19 +355,20 @@ def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
     with evaluating(scoring.model):
         raw = method.score(scoring)
     values = {}
-    for layer in scoring.layers:
-        scores = raw.values[layer.name]
+    own = [layer.name for layer in scoring.layers]
+    for name in (*own, *(x for x in raw.values if units_of(x) == "tokens")):
+        scores = raw.values[name]
         if not all(map(math.isfinite, scores)):
             raise InputError(
-                f"{method.name} scores of layer {layer.name} are not finite; check what the "
+                f"{method.name} scores of layer {name} are not finite; check what the "
                 "checkpoint answers to the calibration rows in PyTorch",
                 id="scores-not-finite",
             )
         # Also of methods by gradients, which a unit whose gate is zero still has.
-        kept = scoring.mask.keep[layer.name]
+        kept = scoring.mask.keep[name]
         scores = [score if keep else 0.0 for score, keep in zip(scores, kept, strict=True)]
         norm = sum(score * score for score in scores) ** 0.5 if normalize == "layer" else 1.0
-        values[layer.name] = tuple(float(x) / norm if norm > 0 else float(x) for x in scores)
+        values[name] = tuple(float(x) / norm if norm > 0 else float(x) for x in scores)
     return Scores(
         values=values,
         method=method.name,

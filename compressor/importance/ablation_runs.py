@@ -19,7 +19,7 @@ from compressor.importance import Ablation, RawScores, ScoringJob
 from compressor.model.modes import fixed_outputs, record_outputs
 from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import gated, mask_gates
-from compressor.tasks import Batch
+from compressor.tasks import Batch, Predictor
 
 BLOCK = 32  # neurons
 Unit = tuple[str, int]  # layer name, unit (the first one of a block of neurons)
@@ -124,8 +124,11 @@ def outputs_without_units(
     outputs: dict[Unit | None, dict[int, str]] = {}  # unit -> row -> output
     encoder = [layer for layer in scoring.layers if layer.stack == "encoder"]
 
+    task = scoring.task
+    assert isinstance(task, Predictor)  # the method refuses other tasks (`check_task`)
+
     def predict(batch: Batch) -> list[str]:
-        return scoring.task.predict(scoring.model, batch, scoring.tokenizer, num_beams)
+        return task.predict(scoring.model, batch, scoring.tokenizer, num_beams)
 
     for batch, unit, texts in ablated(scoring, layers, encoder, predict):
         outputs.setdefault(unit, {}).update(zip(batch.rows, texts, strict=True))

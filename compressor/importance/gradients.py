@@ -16,7 +16,7 @@ from compressor import parallel
 from compressor.importance import Fisher, RawScores, ScoringJob, Taylor
 from compressor.model.modes import evaluating, frozen, hooks, tokens_of
 from compressor.model.sublayers import Sublayer
-from compressor.model.surgery import Hook, gated, mask_gates
+from compressor.model.surgery import Hook, masked
 
 # (layer, output [batch, tokens, heads, head_dim], gradient of the same shape, real tokens
 # [batch, tokens]) -> None
@@ -35,7 +35,7 @@ def visit_gradients(
         scoring: the model and the batches.
         visit: called with the sublayer, the outputs of its units [batch, tokens, units, unit
             width], the gradient of the loss by them in the same shape, and the real tokens [batch,
-            tokens].
+            tokens]; where a layer hands on fewer tokens, of those.
         layers: the sublayers to visit; by default all of `scoring.layers`.
 
     Returns:
@@ -44,28 +44,26 @@ def visit_gradients(
     """
     model, total = scoring.model, len(scoring.batches)
     layers = scoring.layers if layers is None else layers
-    gates = gated(model, scoring.layers, mask_gates(scoring.mask))
+    without = masked(model, scoring.layers, scoring.mask, hides=False)
 
-    def hook(layer: Sublayer, real: Tensor) -> Hook:
+    def hook(layer: Sublayer, mask: Tensor) -> Hook:
         slices = (layer.units, layer.unit_width)
 
         def watch(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             output = require_gradient(inputs[0])  # [batch, tokens, heads x head_dim]
+            real = tokens_of(mask, model, layer.layer_path)
             heads = output.detach().unflatten(-1, slices)
             output.register_hook(lambda x: visit(layer, heads, x.unflatten(-1, slices), real))
             return (output, *inputs[1:])
 
         return watch
 
-    with evaluating(model), frozen(model), gates:
+    with evaluating(model), frozen(model), without:
         for done, batch in enumerate(scoring.batches, 1):
             batch = batch.to(scoring.device)
             visiting = hooks(
                 model.get_submodule(x.output).register_forward_pre_hook(
-                    hook(
-                        x,
-                        tokens_of(scoring.task.token_mask(batch, x.kind), model, x.layer_path),
-                    )
+                    hook(x, scoring.task.token_mask(batch, x.kind))
                 )
                 for x in layers
             )

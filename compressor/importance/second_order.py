@@ -25,6 +25,7 @@ n^2 x (width + n) / 3 multiply-adds for n neurons.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,7 @@ from torch import Tensor
 from compressor import parallel
 from compressor.importance import RawScores, ScoringJob, SecondOrder
 from compressor.importance.statistics import add_damping, collect_statistics, groups_within
+from compressor.importance.token_scores import runs_for_tokens, token_scores
 from compressor.model.modeling_pruned import unit_columns
 
 # Share of the mean diagonal of C that is added to its diagonal, for directions with little variance
@@ -53,20 +55,24 @@ def second_order_scores(method: SecondOrder, scoring: ScoringJob) -> RawScores:
         scoring: the model and the calibration batches.
 
     Returns:
-        Scores that rise strictly in the order of removal; units that the mask removes have 0.
+        Scores that rise strictly in the order of removal; units that the mask removes have 0. Where
+        the mask has tokens, they have scores, too.
 
     Raises:
         InputError: inputs or gradients of a sublayer are not finite.
     """
     memory = method.statistics_memory
     groups = groups_within(scoring, None if memory is None else memory * 2**30)
+    of_tokens = runs_for_tokens(scoring)
     values, passes = {}, 0
+    batches = len(scoring.batches)
+    runs = len(groups) + of_tokens
+
+    def count_from(first: int) -> Callable[[int, int], None]:
+        return lambda done, _: scoring.progress(first * batches + done, runs * batches)
+
     for number, group in enumerate(groups):
-
-        def count(done: int, total: int, number: int = number) -> None:
-            scoring.progress(number * total + done, len(groups) * total)
-
-        statistics, made = collect_statistics(replace(scoring, progress=count), group)
+        statistics, made = collect_statistics(replace(scoring, progress=count_from(number)), group)
         passes += made
         for layer in parallel.round_robin(group):
             projection: Any = scoring.model.get_submodule(layer.output)
@@ -83,8 +89,14 @@ def second_order_scores(method: SecondOrder, scoring: ScoringJob) -> RawScores:
             values[layer.name] = scores
     for others in parallel.gather(values):
         values |= others
-    signature = f"damping:{DAMPING:g}|weighted:gradients"
-    return RawScores(values, signature, forward_passes=passes, backward_passes=passes)
+    if of_tokens:
+        values |= token_scores(replace(scoring, progress=count_from(len(groups))))
+    return RawScores(
+        values,
+        f"damping:{DAMPING:g}|weighted:gradients",
+        forward_passes=passes + parallel.total(of_tokens * batches),
+        backward_passes=passes,
+    )
 
 
 def removal_order(

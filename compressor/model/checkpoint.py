@@ -15,12 +15,13 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from compressor.errors import InputError
-from compressor.model import location, pruning_record, sentence_settings
+from compressor.model import location, pruning_record
 from compressor.model.architecture import ENCODER, ENCODER_HEADS, POSITIONS, Architecture, head_in
 from compressor.model.architectures import architecture, architecture_of
 from compressor.model.configuration import read_configuration
-from compressor.model.generation import save_generation
-from compressor.model.one_token import one_token_paths, read_one_token
+from compressor.model.files import CheckpointFiles
+from compressor.model.generation import read_generation, save_generation
+from compressor.model.one_token import read_one_token
 from compressor.model.pruning_record import (
     KEPT_UNITS,
     MODELING_FILES,
@@ -29,11 +30,17 @@ from compressor.model.pruning_record import (
 )
 from compressor.model.reading import malformed
 from compressor.model.sentence_head import HEAD, write_layout, write_settings
-from compressor.model.sentence_settings import SentenceSettings, is_cross_encoder
+from compressor.model.sentence_settings import (
+    SENTENCE_TRANSFORMER,
+    is_cross_encoder,
+    note_cross_encoder,
+    read_sentence_settings,
+)
 from compressor.model.stored_configuration import configuration_difference
 from compressor.model.stored_tokenizer import difference_of
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.token_selection import hand_on
+from compressor.model.token_units import why_all_tokens
 from compressor.model.tokenizer import (
     follow_sentence_settings,
     load_tokenizer,
@@ -164,9 +171,9 @@ def open_checkpoint(
     location.require_own_files(directory)
     if verify:
         require_checkpoint_unchanged(directory, warn=(directory / PRUNING_RECORD).exists())
-    settings = sentence_settings.read_sentence_settings(directory)
+    sentence = read_sentence_settings(directory)
     config = read_configuration(directory, trust_remote_code)
-    sentence_settings.note_cross_encoder(config, settings)
+    note_cross_encoder(config, sentence)
     pruning = pruning_record.find_pruning_record(directory, config)
     if dense and pruning is not None:
         raise InputError(
@@ -174,42 +181,65 @@ def open_checkpoint(
             f"({pruning.contents.get('model', 'unknown')})",
             id="checkpoint-already-pruned",
         )
-    if task is None and pruning is not None:
-        task = pruning.contents.get("task")
-    entry = _entry(config, task, auto_class, settings)
-    stored = location.stored_tensors(location.weight_files(directory, allow_pickle))
-    network, sublayers = load_model(directory, config, entry, pruning, stored)
-    tokenizer = load_tokenizer(directory, config, trust_remote_code)
-    entry.head.complete(network, directory, settings, allow_pickle)
+    pruning_record.without_code(config)
+    files = CheckpointFiles(
+        directory=directory,
+        name=model,
+        revision=directory.name if directory.parent.name == "snapshots" else revision,
+        config=config,
+        sentence=sentence,
+        pruning=pruning,
+        tensors=location.stored_tensors(location.weight_files(directory, allow_pickle)),
+        generation=read_generation(directory, config),
+        allow_pickle=allow_pickle,
+        trust_remote_code=trust_remote_code,
+    )
+    return build_checkpoint(files, task, auto_class)
+
+
+def build_checkpoint(
+    files: CheckpointFiles, task: str | None = None, auto_class: str | None = None
+) -> Checkpoint:
+    """Build model and tokenizer of a checkpoint's files; arguments as of `open_checkpoint`.
+
+    Raises:
+        InputError: the weights or the tokenizer are not those of the model in `config.json`.
+    """
+    directory, config = files.directory, files.config
+    if task is None and files.pruning is not None:
+        task = files.pruning.contents.get("task")
+    entry = _entry(files, task, auto_class)
+    network, sublayers = load_model(files, entry)
+    tokenizer = load_tokenizer(files)
+    entry.head.complete(network, directory, files.sentence, files.allow_pickle)
     if entry.head is ENCODER or is_cross_encoder(config):
-        follow_sentence_settings(tokenizer, config, settings)
+        follow_sentence_settings(tokenizer, config, files.sentence)
     require_embeddings(tokenizer, network, entry.token_types(network), directory)
-    mask = Mask.full(sublayers) if pruning is None else pruning.mask.of_layers_left()
+    record = files.pruning
+    mask = Mask.full(sublayers) if record is None else record.mask.of_layers_left()
     read_one_token(network)
-    if mask.total("tokens") and one_token_paths(network) is None:
-        reason = "it says that tokens are left out, and the model reads those of all"
+    if mask.total("tokens") and (reason := why_all_tokens(network)):
+        reason = f"it says that tokens are left out, and {reason}"
         raise malformed(directory / PRUNING_RECORD, reason, "units-file-of-another-model")
     hand_on(network, mask.handed_on())
-    commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
         model=network.eval(),
         tokenizer=tokenizer,
         layers=sublayers,
         mask=mask,
         directory=directory,
-        name=model,
-        revision=commit,
-        dtype=location.stored_dtype(stored),
+        name=files.name,
+        revision=files.revision,
+        dtype=location.stored_dtype(files.tensors),
         task=task or entry.head.usual_task(config),
-        pruning=pruning,
+        pruning=record,
     )
 
 
-def _entry(
-    config: Any, task: str | None, auto_class: str | None, settings: SentenceSettings | None
-) -> Architecture:
+def _entry(files: CheckpointFiles, task: str | None, auto_class: str | None) -> Architecture:
+    config, sentence = files.config, files.sentence
     entry = architecture(config.model_type)
-    embeds = settings is not None and settings.kind == sentence_settings.SENTENCE_TRANSFORMER
+    embeds = sentence is not None and sentence.kind == SENTENCE_TRANSFORMER
     if embeds and task is None:
         return entry.for_class(ENCODER.auto_class)
     names = config.architectures if isinstance(config.architectures, list) else []

@@ -20,7 +20,7 @@ from compressor.model.architecture import (
     decoder_tokens,
 )
 from compressor.model.architectures import architecture
-from compressor.model.location import require_checkpoint
+from compressor.model.location import CONFIG_FILE, require_checkpoint
 from compressor.model.reading import malformed, read_object
 from compressor.model.stored_configuration import follow_stored
 from compressor.storage.input_files import shown
@@ -73,7 +73,7 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
             describes a model that cannot be.
     """
     require_checkpoint(directory)
-    path = directory / "config.json"
+    path = directory / CONFIG_FILE
     values = read_object(path, _MALFORMED)
     entry = architecture(str(values.get("model_type", "none"))[:100], str(directory))
     _require_variant(values, entry, path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,9 @@ import transformers
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from compressor.errors import CompressWarning, UsageError, did_you_mean
+from compressor.model.architecture import decoder_tokens
+from compressor.model.architectures import architecture
+from compressor.model.location import CONFIG_FILE
 from compressor.model.modes import quiet_transformers
 from compressor.model.reading import malformed, read_object, require_supported, unsupported
 from compressor.options.bounds import MOST_BEAMS
@@ -100,18 +104,42 @@ _TOKENS_ALONE: dict[str, Any] = {
 }
 
 
-def check_generation(directory: Path, rows: int) -> None:
-    """Raise `InputError` for settings of generation that are not followed, or cannot be read.
+@dataclass(frozen=True)
+class GenerationSettings:
+    """How a checkpoint's files say that its model generates; all of it is followed.
+
+    Args:
+        path: `generation_config.json`, or `config.json` where there is none.
+        values: those in the file.
+    """
+
+    path: Path
+    values: Mapping[str, Any]
+
+    @property
+    def has_own_file(self) -> bool:
+        """Whether the file is there for them alone."""
+        return self.path.name == GENERATION_FILE
+
+
+def read_generation(directory: Path, config: Any) -> GenerationSettings | None:
+    """Read the settings of generation; None of an encoder.
 
     Warns of names that transformers does not know.
 
     Args:
         directory: of the checkpoint.
-        rows: of the model's embeddings, which tokens are below.
+        config: of the model.
+
+    Raises:
+        InputError: the file cannot be read, or has settings that are not followed.
     """
-    path, unknown = _settings_file(directory), []
-    has_own_file = path.name == GENERATION_FILE
-    values = read_object(path, _MALFORMED)
+    if architecture(config.model_type).decoder is None:
+        return None
+    path = directory / GENERATION_FILE
+    path = path if path.exists() else directory / CONFIG_FILE
+    values, unknown = read_object(path, _MALFORMED), []
+    settings, rows = GenerationSettings(path, values), decoder_tokens(config)
     for name, value in values.items():
         if value is None or name in HARMLESS:
             continue
@@ -121,15 +149,15 @@ def check_generation(directory: Path, rows: int) -> None:
             if value not in NEUTRAL[name]:
                 others = " or ".join(map(repr, (*NEUTRAL[name], None)))
                 raise unsupported(path, name, value, f"supported is {others}")
-        elif has_own_file and hasattr(transformers.GenerationConfig(), name):
+        elif settings.has_own_file and hasattr(transformers.GenerationConfig(), name):
             raise unsupported(path, name, value, "it is of a later transformers")
         else:
             unknown.append(name)
     forced = values.get("forced_eos_token_id")
     if (values.get("num_beams") or 1) > 1 and _tie(forced, values.get("suppress_tokens")):
         raise unsupported(path, "forced_eos_token_id", forced, _TIE)
-    if not has_own_file:
-        return
+    if not settings.has_own_file:
+        return settings
     if unknown:
         near = next(filter(None, (did_you_mean(x, SUPPORTED) for x in unknown)), "")
         warnings.warn(
@@ -143,6 +171,7 @@ def check_generation(directory: Path, rows: int) -> None:
             transformers.GenerationConfig.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # whatever the library trips over is in the files
         raise malformed(path, error, _MALFORMED) from error
+    return settings
 
 
 def _tie(forced: list[int] | int | None, suppressed: list[int] | None) -> bool:
@@ -167,36 +196,25 @@ def require_beams(settings: Any, flag: str, beams: int | None) -> None:
         )
 
 
-def _settings_file(directory: Path) -> Path:
-    path = directory / GENERATION_FILE
-    return path if path.exists() else directory / "config.json"
-
-
-def take_class_tokens(model: Any, directory: Path) -> None:
-    """Take tokens that no file names from the model's configuration, in place.
+def follow_generation(model: Any, stored: GenerationSettings) -> None:
+    """Have a loaded model generate as its files say, in place, where transformers would not.
 
     Without a file of its own, transformers 4 takes all generation settings from the configuration,
-    also the tokens that its class has by default; 5 takes those that `config.json` lists.
-    """
-    path = _settings_file(directory)
-    if path.name == GENERATION_FILE:
-        return
-    listed = read_object(path, _MALFORMED)
-    for name in SUPPORTED:
-        if name.endswith("_token_id") and name not in listed:
-            setattr(model.generation_config, name, getattr(model.config, name, None))
-
-
-def require_start(settings: Any, directory: Path) -> None:
-    """Set the token that a model starts with, in place, as `generate` does.
+    also the tokens that its class has by default; 5 takes those that `config.json` lists. And the
+    token that a model starts with is set as `generate` does.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no token to start with.
     """
+    settings = model.generation_config
+    if not stored.has_own_file:
+        for name in SUPPORTED:
+            if name.endswith("_token_id") and name not in stored.values:
+                setattr(settings, name, getattr(model.config, name, None))
     if settings.decoder_start_token_id is None:
         if settings.bos_token_id is None:
             reason = "it has neither decoder_start_token_id nor bos_token_id"
-            raise malformed(_settings_file(directory), reason, _MALFORMED)
+            raise malformed(stored.path, reason, _MALFORMED)
         settings.decoder_start_token_id = settings.bos_token_id
 
 

@@ -19,6 +19,7 @@ from compressor.storage import manifest
 from compressor.storage.hashes import fingerprint
 from compressor.storage.input_files import MIB, inner_path, require_regular
 
+CONFIG_FILE = "config.json"
 WEIGHTS = "model.safetensors"
 PATTERN = "model{suffix}.safetensors"  # of one file, or of several with their numbers
 INDEX = f"{WEIGHTS}.index.json"
@@ -115,7 +116,7 @@ def require_checkpoint(directory: Path) -> None:
             "save_pretrained, and give its directory",
             id=id,
         )
-    if (directory / "config.json").exists():
+    if (directory / CONFIG_FILE).exists():
         return
     _refuse_other_form(directory, "no config.json")
     below = sorted({*directory.glob("*/config.json"), *directory.glob("snapshots/*/config.json")})

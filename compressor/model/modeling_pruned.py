@@ -1,6 +1,7 @@
 """Pruned models as classes of transformers.
 
-This file, `modeling_tokens.py` and `modeling_selection.py` beside it need transformers alone.
+This file and `modeling_tokens.py`, `modeling_kept.py` and `modeling_selection.py` beside it need
+transformers alone.
 
     AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
 

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers.utils import logging as hub_logging
 
+from compressor.model.modeling_kept import TENTHS
+from compressor.model.modeling_selection import SelectsTokens
 from compressor.model.modeling_tokens import ReadsOneToken
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -103,20 +105,28 @@ def computing_all_tokens(model: nn.Module) -> Iterator[None]:
 
 
 def tokens_of(mask: Tensor, model: nn.Module, layer_path: str) -> Tensor:
-    """Find the real positions of a layer, from those of the input.
+    """Find the real positions of what a layer projects and hands on, from those of the input.
 
     Args:
         mask: [batch, tokens] bool.
-        model: with the layer.
+        model: with the layer; where that hides tokens, of the same rows as its latest run.
         layer_path: of a Transformer layer of the model.
 
     Returns:
-        `mask`, or [batch, 1] bool where the layer computes one token alone.
+        `mask`, or [batch, 1] bool where the layer computes one token alone, or [batch, kept] bool
+        where it keeps some.
     """
     layer = model.get_submodule(layer_path)
     if isinstance(layer, ReadsOneToken) and not layer.computes_all:
         return mask.any(1, keepdim=True)
-    return mask
+    if not isinstance(layer, SelectsTokens):
+        return mask
+    if layer.masks:
+        assert layer.latest is not None, "hidden tokens are known after a run"
+        return layer.latest.real.to(mask.device)
+    lengths = mask.sum(1, keepdim=True)
+    slots = torch.arange(max(1, -(-mask.shape[1] * layer.hands_on // TENTHS)), device=mask.device)
+    return (slots * TENTHS < (lengths * layer.hands_on).clamp_min(1)) & (lengths > 0)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from compressor.errors import InputError
-from compressor.model import modeling_pruned, modeling_selection, modeling_tokens
+from compressor.model import modeling_kept, modeling_pruned, modeling_selection, modeling_tokens
 from compressor.model.architecture import NEURONS
 from compressor.model.architectures import architecture_of
 from compressor.model.one_token import one_token_paths
@@ -29,7 +29,8 @@ PRUNING_RECORD = "units.json"
 KEPT_UNITS, READ_TOKEN = "kept_units", "read_token"
 MODELING = Path(modeling_pruned.__file__)
 # Which transformers needs.
-MODELING_FILES = (MODELING, *(Path(str(x.__file__)) for x in (modeling_tokens, modeling_selection)))
+_MODELING = (modeling_pruned, modeling_tokens, modeling_kept, modeling_selection)
+MODELING_FILES = tuple(Path(str(module.__file__)) for module in _MODELING)
 
 
 @dataclass(frozen=True)

@@ -142,14 +142,23 @@ def mask_gates(mask: Mask) -> dict[str, Tensor]:
 
 
 @contextmanager
-def masked(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> Iterator[None]:
-    """The dense model, with all that a mask removes gated, skipped or hidden, in the context."""
+def masked(
+    model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask, hides: bool = True
+) -> Iterator[None]:
+    """The dense model, with all that a mask removes gated, skipped or hidden, in the context.
+
+    Args:
+        model: of the dense shape.
+        sublayers: of it, whose units may be gated.
+        mask: which units stay, and which layers are skipped.
+        hides: whether tokens that are not handed on are hidden, else they are left out.
+    """
     left = [x for x in sublayers if x.layer not in mask.dropped]
     heads = {x.layer_path: mask.keep[x.name] for x in left if x.kind == "encoder_self"}
     with (
         skipped(model, sublayers, mask),
         gated(model, left, mask_gates(mask)),
-        handing_on(model, mask.handed_on(), heads),
+        handing_on(model, mask.handed_on(), heads, hides),
     ):
         yield
 

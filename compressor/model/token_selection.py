@@ -8,7 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from compressor.model.modeling_selection import TENTHS, KeptTokens, SelectsTokens, select_tokens
+from compressor.model.modeling_kept import TENTHS, KeptTokens
+from compressor.model.modeling_selection import SelectsTokens, select_tokens
+from compressor.model.modeling_tokens import ReadsOneToken
 from compressor.model.one_token import one_token_paths
 
 
@@ -35,6 +37,16 @@ def hand_on(model: nn.Module, tenths: Sequence[int]) -> None:
         select_tokens(model, selection_paths(model, tenths))
 
 
+def layers_left(model: nn.Module) -> list[str]:
+    """Paths of the layers of an encoder that reads one token, but those that it skips."""
+    stack = selection_paths(model, ())["layer"].rpartition(".")[0]
+    return [
+        f"{stack}.{name}"
+        for name, layer in model.get_submodule(stack).named_children()
+        if not getattr(layer, "is_skipped", False)
+    ]
+
+
 def hands_on_fewer(tenths: Sequence[int]) -> bool:
     """Whether layers that hand on these tenths of a row's tokens leave any out."""
     return bool(tenths) and min(tenths) < TENTHS
@@ -42,28 +54,33 @@ def hands_on_fewer(tenths: Sequence[int]) -> bool:
 
 @contextmanager
 def handing_on(
-    model: nn.Module, tenths: Sequence[int], heads: Mapping[str, Sequence[bool]] | None = None
+    model: nn.Module,
+    tenths: Sequence[int],
+    heads: Mapping[str, Sequence[bool]] | None = None,
+    hides: bool = False,
 ) -> Iterator[None]:
     """An encoder whose layers hand on fewer tokens, while the context lasts.
 
     Args:
         model: the encoder.
         tenths: as for `hand_on`; empty: all tokens.
-        heads: layer's path -> which of its heads are not gated. If given, the other tokens are
-            computed too, and hidden from later layers.
+        heads: layer's path -> which of its heads are not gated, for layers where some may be.
+        hides: whether the other tokens are computed too, and hidden from later layers.
     """
     classes = {module: type(module) for module in model.modules()}
     last = getattr(model, "one_token_layer", None)
     try:
         hand_on(model, tenths)
         for path, module in model.named_modules():
-            if heads is not None and isinstance(module, SelectsTokens):
-                module.masks, module.counted = True, tuple(heads[path])
+            if isinstance(module, SelectsTokens):
+                counted = (heads or {}).get(path)
+                module.masks, module.counted = hides, None if counted is None else tuple(counted)
         yield
     finally:
         for module, kind in classes.items():
             if isinstance(module, SelectsTokens):
-                module.masks, module.counted, module.latest = False, None, None
+                module.masks, module.counted = False, None
+                module.latest = None
             module.__class__ = kind
         vars(model)["one_token_layer"] = last
 
@@ -76,6 +93,8 @@ def selecting_layers(model: nn.Module) -> list[SelectsTokens]:
 def tokens_left(model: nn.Module, layer_path: str) -> KeptTokens | None:
     """The tokens that a layer handed on in its latest run; None: all, or the one that is read."""
     layer = model.get_submodule(layer_path)
+    if isinstance(layer, ReadsOneToken) and not layer.computes_all:
+        return None
     return layer.latest if isinstance(layer, SelectsTokens) else None
 
 

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, normalizers, processors
 
 from compressor.errors import CompressWarning, InputError
 from compressor.model.architecture import LEAST_TOKENS, decoder_tokens
+from compressor.model.files import CheckpointFiles
 from compressor.model.languages import languages, open_languages, source_prefix
 from compressor.model.modes import quiet_transformers
 from compressor.model.reading import first_line, malformed
@@ -32,23 +33,21 @@ _NEEDED = ("vocab_file", "merges_file", "vocab", "source_spm", "target_spm")
 _NO_POST_PROCESSOR = processors.TemplateProcessing("$A", "$A $B:1")  # behaves as if none is set
 
 
-def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any:
+def load_tokenizer(files: CheckpointFiles) -> Any:
     """Open the tokenizer of a checkpoint, and check that it can be used with its model.
 
     Warns where it reads texts otherwise than transformers alone would.
 
     Args:
-        directory: of the checkpoint.
-        config: of the model.
-        trust_remote_code: whether transformers may run the tokenizer's own code.
+        files: of the checkpoint.
 
     Raises:
         InputError: it is missing, damaged, without tokens that are needed, or of another model.
     """
-    writes = bool(config.is_encoder_decoder)
+    directory, writes = files.directory, bool(files.config.is_encoder_decoder)
     try:
         with quiet_transformers(), panics_raised():
-            tokenizer = open_tokenizer(directory, trust_remote_code, writes)
+            tokenizer = open_tokenizer(directory, files.trust_remote_code, writes)
             open_languages(tokenizer)
             vocabulary = tokenizer.get_vocab()
             if not all(type(token) is int and token >= 0 for token in vocabulary.values()):
@@ -68,7 +67,7 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
             "there; copy the tokenizer's files from where the checkpoint was fine-tuned",
             id="tokenizer-missing",
         )
-    _require_fit(tokenizer, vocabulary, config, directory)
+    _require_fit(tokenizer, vocabulary, files)
     _require_same_each_time(tokenizer, directory)
     if difference_of(tokenizer):
         text = f"of {directory}, {difference_of(tokenizer)}"
@@ -76,9 +75,8 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
     return tokenizer
 
 
-def _require_fit(
-    tokenizer: Any, vocabulary: Mapping[str, int], config: Any, directory: Path
-) -> None:
+def _require_fit(tokenizer: Any, vocabulary: Mapping[str, int], files: CheckpointFiles) -> None:
+    config, directory = files.config, files.directory
     # M2M100's vocabulary does not list the tokens of its languages.
     known = {*vocabulary.values(), *languages(tokenizer).values()}
     highest, tokens = max(known, default=-1), max(len(tokenizer), len(known))

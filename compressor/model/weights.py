@@ -14,20 +14,16 @@ import transformers
 from torch import nn
 
 from compressor.errors import CompressWarning, InputError
-from compressor.model.architecture import ENCODER, Architecture, decoder_tokens
+from compressor.model.architecture import ENCODER, Architecture
 from compressor.model.configuration import require_layers
-from compressor.model.generation import check_generation, require_start, take_class_tokens
+from compressor.model.files import CheckpointFiles
+from compressor.model.generation import follow_generation
 from compressor.model.layers import find_sublayers
-from compressor.model.location import StoredTensor, misfit, require_usable
+from compressor.model.location import misfit, require_usable
 from compressor.model.memory import drop_mapped_weights
 from compressor.model.modeling_pruned import WeightsMisfit, pruned_class, set_stored_values
 from compressor.model.modes import quiet_transformers
-from compressor.model.pruning_record import (
-    PRUNING_RECORD,
-    PruningRecord,
-    pruned_config,
-    without_code,
-)
+from compressor.model.pruning_record import PRUNING_RECORD, pruned_config
 from compressor.model.reading import malformed
 from compressor.model.stored_configuration import (
     configuration_difference,
@@ -71,21 +67,12 @@ def count_parameters(model: nn.Module) -> int:
     return sum(p.numel() for name, p in model.named_parameters() if name not in computed)
 
 
-def load_model(
-    directory: Path,
-    config: Any,
-    entry: Architecture,
-    pruning: PruningRecord | None,
-    stored: Mapping[str, StoredTensor],
-) -> tuple[nn.Module, list[Sublayer]]:
+def load_model(files: CheckpointFiles, entry: Architecture) -> tuple[nn.Module, list[Sublayer]]:
     """Load a model; sizes are checked before memory is taken.
 
     Args:
-        directory: of the checkpoint.
-        config: from `read_configuration`.
+        files: of the checkpoint.
         entry: of the architecture, with the head.
-        pruning: of a pruned checkpoint; None of a dense one.
-        stored: the tensors in the files, by name.
 
     Returns:
         The model in float32, and the sublayers of the dense model.
@@ -93,13 +80,11 @@ def load_model(
     Raises:
         InputError: weights are missing, left over, of another shape, or not finite.
     """
-    if entry.decoder:
-        check_generation(directory, decoder_tokens(config))
-    path = directory / "config.json"
-    require_layers(config, len(stored), path)
-    without_code(config)
+    directory, config = files.directory, files.config
+    pruning, stored = files.pruning, files.tensors
+    require_layers(config, len(stored), files.config_path)
     model_class: Any = getattr(transformers, entry.auto_class)
-    outline = _outline(path, config, model_class.from_config)
+    outline = _outline(files.config_path, config, model_class.from_config)
     sublayers = find_sublayers(outline)
     if pruning is not None:
         mask = pruning.mask.of_layers_left()
@@ -108,11 +93,11 @@ def load_model(
         if mask.totals() != full.totals():
             reason = "its units are not those of the model in config.json"
             raise malformed(directory / PRUNING_RECORD, reason, "units-file-of-another-model")
-        _require_not_larger(outline, stored, path, _MOST_TIMES_STORED)
+        _require_not_larger(outline, files, _MOST_TIMES_STORED)
         model_class = pruned_class(type(outline).__name__)
         config = pruned_config(outline, mask)
-        outline = _outline(path, config, model_class._from_config)
-    _require_not_larger(outline, stored, path)
+        outline = _outline(files.config_path, config, model_class._from_config)
+    _require_not_larger(outline, files)
     with quiet_transformers():
         try:
             model, info = model_class.from_pretrained(
@@ -129,14 +114,13 @@ def load_model(
         except Exception as error:  # whatever the library trips over is in the files
             raise malformed(directory, error, "weights-unreadable") from error
     if pruning is None:  # the class of a pruned model checks for itself
-        _require_fit(model, info, stored, entry, directory)
+        _require_fit(model, info, files, entry)
     else:
         _move_weights(model)
     _require_ties(outline, model, directory, untied_weights(config, entry))
     require_usable(model, stored, entry.logits_bias)
-    if entry.decoder:
-        take_class_tokens(model, directory)
-        require_start(model.generation_config, directory)
+    if files.generation is not None:
+        follow_generation(model, files.generation)
     set_stored_values(model.config)
     difference = configuration_difference(model.config, entry)
     if difference and pruning is None:
@@ -168,14 +152,10 @@ def _move_weights(model: nn.Module) -> None:
 
 
 def _require_fit(
-    model: nn.Module,
-    info: Mapping[str, Any],
-    stored: Collection[str],
-    entry: Architecture,
-    directory: Path,
+    model: nn.Module, info: Mapping[str, Any], files: CheckpointFiles, entry: Architecture
 ) -> None:
     """Check that the stored weights of a dense model are its own, and set optional ones to zero."""
-    what = type(model).__name__
+    what, directory = type(model).__name__, files.directory
     missing = sorted(info["missing_keys"])
     if entry.optional_weights is not None:
         optional = [name for name in missing if re.search(entry.optional_weights, name)]
@@ -183,9 +163,9 @@ def _require_fit(
             model.get_parameter(name).data.zero_()
         missing = [name for name in missing if name not in optional]
     if missing or info["unexpected_keys"]:
-        _require_plain_names(stored, {*missing}, directory)
+        _require_plain_names(files.tensors, {*missing}, directory)
     if says_untied(model.config):  # transformers would tie them
-        missing += sorted(entry.untied_weights - {*stored})
+        missing += sorted(entry.untied_weights - {*files.tensors})
     encoder = f"{entry.base}.(?!pooler\\.)"
     if missing and entry.decoder is None and not any(re.match(encoder, x) for x in missing):
         raise misfit(
@@ -237,14 +217,13 @@ def _require_plain_names(
             raise misfit(directory, problem, "or rename them")
 
 
-def _require_not_larger(
-    model: nn.Module, stored: Mapping[str, StoredTensor], path: Path, times: int = 2
-) -> None:
+def _require_not_larger(model: nn.Module, files: CheckpointFiles, times: int = 2) -> None:
     """Raise `InputError` if a model is not the stored one: it might not fit into memory."""
     wanted = count_parameters(model)
-    held = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
+    held = sum(torch.Size(tensor.shape).numel() for tensor in files.tensors.values())
     if wanted > times * held:
-        raise misfit(path, f"describes a model of {wanted:,} weights, and {held:,} are stored")
+        problem = f"describes a model of {wanted:,} weights, and {held:,} are stored"
+        raise misfit(files.config_path, problem)
 
 
 def _require_ties(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Self
 import yaml
 
 from compressor.budgets import BUDGETS, Budget, Counts
-from compressor.budgets.base import Prune
+from compressor.budgets.competing import Prune
 from compressor.errors import InputError, UsageError
 from compressor.importance import METHODS, ScoringMethod, UnitMethod
 from compressor.learned_masks import LEARNED
@@ -107,6 +107,11 @@ class Recipe(Request):
             options |= options_of(step)
         return self.model_copy(update={"recovery": steps, "options": options})
 
+    def with_budget(self, budget: Budget) -> Self:
+        """A copy with other options of the budget."""
+        options = {**self.options, **options_of(budget)}
+        return self.model_copy(update={"budget": budget, "options": options})
+
     def options_by_file_names(self) -> dict[str, Any]:
         """The options, with files by their names: their contents count, not where they lie."""
         declared = options_of_command(type(self))
@@ -136,7 +141,9 @@ class ScoreRequest(Request):
     compare: list[str] = option(
         [], first=True, help="Other methods to compare with; repeat for several."
     )
-    prune: Prune = option("heads", help="Units to score: heads, neurons or both.")
+    prune: Prune = option(
+        "heads", help="Units to score: heads, neurons, both (heads and neurons), tokens or all."
+    )
     seed: int = SEED
     device: Device = DEVICE
 

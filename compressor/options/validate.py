@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.budgets import Counts
+from compressor.budgets.competing import UNITS_TO_PRUNE
 from compressor.errors import UsageError
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
-from compressor.model.languages import direction
 from compressor.options.assemble import assemble
 from compressor.options.declare import Options, declared_by
 from compressor.options.requests import (
@@ -21,12 +21,12 @@ from compressor.options.requests import (
     Recipe,
     ScoreRequest,
 )
-from compressor.options.sections import CalibrationData, Columns, Export, Gate
+from compressor.options.sections import CalibrationData, Export, Gate
 from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod
 from compressor.report.rules import Rule, parse_rules
 from compressor.tasks import TASKS, Task
-from compressor.tasks.engines import usable_device
+from compressor.tasks.rows import Reading
 from compressor.tasks.texts import SOURCE, TARGET, TextFile, texts_of
 
 if TYPE_CHECKING:
@@ -41,15 +41,11 @@ def gate_rules(gate: Gate) -> list[Rule]:
     return parse_rules(gate.model_dump())
 
 
-def resolve(recipe: Recipe) -> Recipe:
-    """The checked recipe with what the device decides, so that it says what was done."""
-    check_recipe(recipe)
+def resolve(recipe: Recipe, device: str) -> Recipe:
+    """The recipe with what the device decides, so that it says what was done."""
     # A launcher may have set the device.
     options = {**recipe.options, "device": recipe.device}
     recipe = recipe.model_copy(update={"options": options})
-    if not any(step.trains for step in recipe.recovery):
-        return recipe
-    device = usable_device(recipe.device)
     return recipe.with_recovery([step.on_device(device) for step in recipe.recovery])
 
 
@@ -163,13 +159,39 @@ def _check_timing(recipe: Recipe, option: str, batch_size: int | None) -> None:
 
 
 def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
-    """The recipe with what the task decides; `UsageError` for options without effect on it."""
+    """The recipe with what task and model decide; `UsageError` for options without effect."""
     recipe.method.check_task(task)
+    tokens = require_token_units(recipe.budget.asks_for_tokens, checkpoint)
+    budget = recipe.budget.with_default_units(tokens and recipe.method.scores_tokens)
+    if budget != recipe.budget:
+        recipe = recipe.with_budget(budget)
     sections = (recipe.data, recipe.evaluation, recipe.throughput, *recipe.recovery)
     check_options(sections, task, checkpoint.name)
     if checkpoint.entry.decoder is not None:
         _check_beams(recipe, checkpoint.model)
     return recipe.with_recovery([step.for_task(task) for step in recipe.recovery])
+
+
+def require_token_units(asked: str, checkpoint: Checkpoint) -> bool:
+    """Whether tokens can be units of a model.
+
+    Args:
+        asked: the option that is about tokens; empty: none is.
+        checkpoint: the model.
+
+    Raises:
+        UsageError: they cannot, and are asked for.
+    """
+    from compressor.model.token_units import why_all_tokens  # imports torch
+
+    reason = why_all_tokens(checkpoint.model)
+    if asked and reason:
+        raise UsageError(
+            f"{asked}: {checkpoint.name} cannot do with fewer tokens, since {reason}; choose heads "
+            "and neurons alone",
+            id="tokens-not-units",
+        )
+    return not reason
 
 
 def _check_beams(recipe: Recipe, model: Any) -> None:
@@ -190,11 +212,10 @@ def check_options(sections: Iterable[Options | None], task: Task, model: str) ->
 
 
 def texts_to_keep(
-    export: Export, columns: Columns, checkpoint: Checkpoint, progress: Progress = SILENT
+    export: Export, reading: Reading, checkpoint: Checkpoint, progress: Progress = SILENT
 ) -> tuple[TextFile | None, TextFile | None]:
     """The texts whose tokens encoders and decoders keep, if given; both checked."""
     task, files = TASKS[checkpoint.task], list[TextFile | None]()
-    reading = columns.reading(direction(checkpoint.tokenizer))
     for option, path in ((SOURCE, export.source_text), (TARGET, export.target_text)):
         file = None
         if path is not None:
@@ -235,6 +256,12 @@ def require_for_layout(request: ExportRequest) -> None:
                 "--layout compress",
                 id=id,
             )
+
+
+def check_score(request: ScoreRequest, checkpoint: Checkpoint) -> None:
+    """Raise `UsageError` if `compress score` is to score what are no units of a model."""
+    asked = f"--prune {request.prune}" if "tokens" in UNITS_TO_PRUNE[request.prune] else ""
+    require_token_units(asked, checkpoint)
 
 
 def check_prune(request: PruneRequest) -> None:

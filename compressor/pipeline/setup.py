@@ -16,7 +16,13 @@ from compressor.model.location import checkpoint_files
 from compressor.options import inputs
 from compressor.options.requests import Recipe
 from compressor.options.sections import Card, Gate
-from compressor.options.validate import check_model, gate_rules, resolve, texts_to_keep
+from compressor.options.validate import (
+    check_model,
+    check_recipe,
+    gate_rules,
+    resolve,
+    texts_to_keep,
+)
 from compressor.progress import Progress
 from compressor.recovery import earlier_artifact
 from compressor.recovery.planning import RecoveryPlan, open_recovery
@@ -88,17 +94,20 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
         output: the directory of the run.
         progress: receives messages.
     """
-    recipe = resolve(recipe)
+    check_recipe(recipe)
+    device = pick_device(recipe.device, progress)
+    recipe = resolve(recipe, device)
     dense = inputs.load(recipe.model)
     task = TASKS[dense.task]
     recipe = check_model(recipe, dense, task)
-    source_text, target_text = texts_to_keep(recipe.export, recipe.data, dense, progress)
+    reading = inputs.reading(recipe.data, dense)
+    source_text, target_text = texts_to_keep(recipe.export, reading, dense, progress)
     data = inputs.read(recipe.data, dense, task, progress, recipe.evaluation.tokenizers)
     rules = gate_rules(recipe.gate)
     if data.test is not None:
         for rule in rules:
             rule.require_rows(data.test)
-    device, engines = pick_device(recipe.device, progress), recipe.export.engines
+    engines = recipe.export.engines
     require_engines(engines, task, device)
     limits = recipe.budget.limits(dense.mask)
     artifacts = plan_artifacts(recipe.budget, recipe.method, limits, output)
@@ -115,7 +124,6 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
         whole = with_rows(dense, rows, calibrated=calibrated)
     costs = unit_costs(checkpoint, task, source.examples)
     require_enough(artifacts, limits, costs)
-    reading = inputs.reading(recipe.data, checkpoint)
     recovery = open_recovery(recipe.recovery, source, reading, progress, recipe.method.learns)
     require_rows_for_ranks(len(source.examples))
     plan = Plan(

@@ -18,9 +18,11 @@ from compressor.options.sections import ModelSection
 from compressor.options.validate import (
     check_options,
     check_prune,
+    check_score,
     only_budget,
     require_for_layout,
     require_rows,
+    require_token_units,
     texts_to_keep,
 )
 from compressor.progress import SILENT, Progress
@@ -45,6 +47,7 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     device = pick_device(request.device, progress)
     checkpoint = inputs.load(request.model)
     request.method.check_task(TASKS[checkpoint.task])
+    check_score(request, checkpoint)
     opened = inputs.with_calibration(request.data, checkpoint, progress)
     context = Context(device, request.seed, progress)
     scores = score_units(request.method, request.prune, opened=opened, context=context)
@@ -70,8 +73,9 @@ def prune_checkpoint(
     check_options(methods, TASKS[checkpoint.task], checkpoint.name)
     opened = inputs.with_calibration(data, checkpoint, progress)
     planned = open_recovery(methods, opened, inputs.reading(data, checkpoint), progress)
-    require_counts(scores, model.path, checkpoint.mask.counts())
     budget = only_budget(request)
+    require_token_units(budget.asks_for_tokens, checkpoint)
+    require_counts(scores, model.path, checkpoint.mask.with_tokens().counts())
     mask = units_by_scores(budget, scores, checkpoint.layers)
     needed = export_bytes(checkpoint.model, [BASE])
     with (
@@ -118,7 +122,8 @@ def export_checkpoint(
     exporting.require_place(output)
     checkpoint = inputs.load(request.model, dense=False)
     require_engines(engines, TASKS[checkpoint.task])
-    kept, scored = texts_to_keep(request.export, request.data, checkpoint, progress)
+    reading = inputs.reading(request.data, checkpoint)
+    kept, scored = texts_to_keep(request.export, reading, checkpoint, progress)
     rows = inputs.calibration_rows(request.data, checkpoint, progress)
     checkpoint = exporting.cut_for(checkpoint, kept, output)
     opened = with_rows(checkpoint, rows, progress=progress)

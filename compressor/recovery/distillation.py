@@ -9,7 +9,8 @@ or 1 minus the cosine of their embeddings (`Task.divergence`), so no labels are 
 
     mean over layers of  mean |h_dense - h_pruned|^2 / variance of h_dense,
 
-over real tokens (`compressor.recovery.teacher`). docs/recovery.md has measurements.
+over the real tokens that the pruned model has left (`compressor.recovery.teacher`).
+docs/recovery.md has measurements.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ from compressor.recovery import (
     Recovered,
     RecoveryJob,
 )
-from compressor.recovery.hidden_states import block_tokens, difference, outputs_of, variances
+from compressor.recovery.hidden_states import (
+    block_tokens,
+    difference,
+    outputs_of,
+    shared_tokens,
+    variances,
+)
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
@@ -234,11 +241,12 @@ class Distillation(Problem):
         device = self.job.device
         whole = (whole or batch).host
         with products_in(self.precision, device), skip_mask_inspection(device):
-            target, target_states = self.teacher.outputs(batch)
+            target, whole_rows = self.teacher.outputs(batch)
             logits, states = outputs_of(self.student, task, batch, self.blocks)
         loss = task.divergence(task.predictions(logits), target) / task.loss_terms(whole)
         if not self.blocks:
             return loss
+        target_states = shared_tokens(whole_rows, self.student, task, batch, self.blocks)
         masks = (block_tokens(task, whole, self.student, block) for block in self.blocks)
         tokens = [int(mask.sum()) for mask in masks]
         return loss + self.hidden * difference(states, target_states, self.variances, tokens)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from compressor import parallel
 from compressor.model.modes import record_outputs, tokens_of
 from compressor.model.sublayers import Sublayer
+from compressor.model.token_selection import tokens_left
 from compressor.tasks import Batch, Objective
 from compressor.tasks.batching import chosen
 
@@ -30,7 +31,8 @@ def outputs_of(
         blocks: a sublayer of each of the layers.
 
     Returns:
-        Logits [loss terms, classes or vocabulary], and for each block [real tokens, width].
+        Logits [loss terms, classes or vocabulary], and for each block [real tokens, width]; of the
+        tokens that it hands on.
     """
     with record_outputs(model, [block.layer_path for block in blocks]) as recorded:
         logits = task.logits(model, batch)
@@ -52,9 +54,41 @@ def block_tokens(task: Objective, host: Batch, model: nn.Module, block: Sublayer
         block: a sublayer of the layer.
 
     Returns:
-        [batch, tokens] bool, or [batch, 1] where the layer computes one token alone.
+        [batch, tokens] bool, or [batch, 1] where the layer computes one token alone, or [batch,
+        kept] where it hands on some.
     """
     return tokens_of(task.token_mask(host, block.kind), model, block.layer_path)
+
+
+def shared_tokens(
+    targets: Sequence[Tensor],
+    student: nn.Module,
+    task: Objective,
+    batch: Batch,
+    blocks: Sequence[Sublayer],
+) -> list[Tensor]:
+    """The dense model's hidden states of the tokens that the pruned one has left.
+
+    Args:
+        targets: of the dense model, [real tokens, width] for each block.
+        student: the pruned model, whose latest run was of the batch.
+        task: says which tokens are real.
+        batch: on the model's device.
+        blocks: a sublayer of each of the layers.
+
+    Returns:
+        In the order of the pruned model's tokens, [kept tokens, width] for each block.
+    """
+    states = []
+    for target, block in zip(targets, blocks, strict=True):
+        kept = tokens_left(student, block.layer_path)
+        if kept is not None:
+            mask = task.token_mask(batch, block.kind)  # [batch, tokens]
+            numbers = (mask.flatten().cumsum(0) - 1).view_as(mask)  # of each real token
+            real = block_tokens(task, batch.host, student, block)
+            target = target[chosen(numbers.gather(1, kept.places), real)]
+        states.append(target)
+    return states
 
 
 def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:

@@ -21,9 +21,9 @@ class _Reached(Exception):
 class LayerwiseForward:
     """A forward pass over all batches in pieces, each resuming where the last one stopped.
 
-    Every finished block of a stack is skipped by returning its cached output. Embeddings, masks and
-    the arguments of each block come from the model's own code. It takes memory for one hidden state
-    per token and stack.
+    Every finished block of a stack is skipped by returning its cached output, which knows its
+    tokens where the model leaves some out. Embeddings, masks and the arguments of each block come
+    from the model's own code. It takes memory for one hidden state per token and stack.
 
     Args:
         model: in evaluation mode.
@@ -50,7 +50,7 @@ class LayerwiseForward:
 
         Returns:
             The projection's input [batch, tokens, columns], and the residual stream with its output
-            added [batch, tokens, width].
+            added [batch, tokens, width]; of the tokens that the block hands on.
         """
         values: dict[str, Tensor] = {}
 

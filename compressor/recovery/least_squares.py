@@ -2,7 +2,7 @@
 
 For the output projection of each sublayer in execution order: with x its inputs in the pruned model
 as reconstructed so far, and e the remaining difference between the dense and the pruned model's
-residual stream just after it, on the same tokens, solve
+residual stream just after it, on the tokens that the pruned model has left there, solve
 
     min  mean |e - (dW x + db)|^2 + damping |dW|^2,     W <- W + dW,  b <- b + db.
 
@@ -26,6 +26,7 @@ from compressor import parallel
 from compressor.importance.statistics import Moments, add_damping, require_finite
 from compressor.model.modes import shared_copy, tokens_of
 from compressor.model.sublayers import Sublayer, by_layer
+from compressor.model.token_selection import at_tokens, tokens_left
 from compressor.recovery import Reconstruct, Recovered, RecoveryJob
 from compressor.recovery.layerwise_forward import LayerwiseForward
 from compressor.tasks import Batch
@@ -104,6 +105,7 @@ def _gather(
     for number, batch in enumerate(pruned.batches):
         _, target = dense.observe(sublayer, number)
         inputs, stream = pruned.observe(sublayer, number)
+        target = at_tokens(target, tokens_left(pruned.model, sublayer.layer_path))
         mask = pruned.task.token_mask(batch, sublayer.kind)
         real = tokens_of(mask, pruned.model, sublayer.layer_path)
         # A sublayer without units has only its bias, although its stand-in has an input.

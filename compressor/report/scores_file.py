@@ -89,13 +89,13 @@ def require_units(scores: Scores, units: Collection[str], budget: str) -> None:
 
     Args:
         scores: from a file.
-        units: heads, neurons, or both.
+        units: heads, neurons, tokens.
         budget: in words.
     """
     missing = set(units) - {units_of(name) for name in scores.values}
     if missing:
         raise UsageError(
             f"{budget}: the scores are not of {' and '.join(sorted(missing))}; make them with "
-            "`compress score --prune both`",
+            f"`compress score --prune {'all' if 'tokens' in missing else 'both'}`",
             id="scores-missing",
         )

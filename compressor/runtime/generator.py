@@ -17,6 +17,7 @@ from compressor.runtime.batching import Batch, Floats
 from compressor.runtime.decoder import DecoderGraph
 from compressor.runtime.device_decoder import DeviceDecoder, DeviceGraph
 from compressor.runtime.device_search import greedy_on_device
+from compressor.runtime.engines import DecoderEngine, TranslatorEngine
 from compressor.runtime.generation import Generation, OutputTokens
 from compressor.runtime.gpu_thread import Result, in_turn
 from compressor.runtime.opening import open_output_tokens
@@ -100,10 +101,12 @@ class Generator(Runtime[TranslationArtifact]):
     def _open(self) -> None:
         artifact = self.artifact
         self._tokenizer.prefix = artifact.source_prefix
-        self._generator = self._engine.translator()
+        engine = self._engine
+        self._generator = engine.translator() if isinstance(engine, TranslatorEngine) else None
         if self._generator is None:
+            assert isinstance(engine, DecoderEngine)  # by its `kinds`
             self.tokens = open_output_tokens(self._directory, artifact)
-            self._graph: DecoderGraph = self._engine.decoder()
+            self._graph: DecoderGraph = engine.decoder()
         else:
             self.tokens = OutputTokens(np.arange(artifact.vocab_size))
         self._generation = self.tokens.settings(artifact.generation)

@@ -24,7 +24,7 @@ from compressor.runtime.batching import (
     require_texts,
 )
 from compressor.runtime.capture import Captured
-from compressor.runtime.engines import Setup, choose_engine
+from compressor.runtime.engines import EncoderEngine, Setup, choose_engine
 from compressor.runtime.opening import read_description, require_files
 from compressor.runtime.text import Encoded, TextsCut, TextTokenizer
 from compressor.storage.names import ONNXRUNTIME
@@ -310,6 +310,7 @@ class EncoderRuntime(Runtime[DescribedEncoder]):
     batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 512, "cuda": 4096}
 
     def _open(self) -> None:
+        assert isinstance(self._engine, EncoderEngine)  # by its `kinds`
         self._model = self._engine.encoder()
 
     def _logits_to(self, answer: Callable[[Floats], Iterable[Answer]]) -> Answers[Answer]:

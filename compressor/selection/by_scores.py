@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compressor.budgets import Counts
-from compressor.budgets.base import Prune
+from compressor.budgets.competing import UNITS_TO_PRUNE, Prune
 from compressor.budgets.units import select
 from compressor.importance import UnitMethod
 from compressor.importance.scoring import score
@@ -16,7 +16,7 @@ from compressor.tasks.opened import ModelAndRows
 def score_units(
     method: UnitMethod, prune: Prune, *, opened: ModelAndRows, context: Context
 ) -> Scores:
-    """Scores of all heads or neurons of a dense model, or of both.
+    """Scores of all heads, neurons or tokens of a dense model.
 
     Args:
         method: how to score.
@@ -24,9 +24,12 @@ def score_units(
         opened: the model, and the rows to score on.
         context: how to compute.
     """
-    layers = opened.checkpoint.layers
-    sublayers = [x for x in layers if prune in ("both", units_of(x.kind))]
-    return score(Mask.full(layers), method, sublayers, opened=opened, context=context)
+    layers, units = opened.checkpoint.layers, UNITS_TO_PRUNE[prune]
+    method.check_units(units)
+    sublayers = [layer for layer in layers if units_of(layer.kind) in units]
+    full = Mask.full(layers)
+    start = full.with_tokens() if "tokens" in units else full
+    return score(start, method, sublayers, opened=opened, context=context)
 
 
 def units_by_scores(budget: Counts, scores: Scores, layers: list[Sublayer]) -> Mask:
@@ -44,4 +47,4 @@ def units_by_scores(budget: Counts, scores: Scores, layers: list[Sublayer]) -> M
     require_units(scores, budget.units(full), budget.text)
     limits = budget.limits(full)
     budget.require_possible(limits)
-    return select(scores, full, budget.amounts(full), limits.floors, limits.multiples)
+    return select(scores, limits.full, budget.amounts(limits.full), limits.floors, limits.multiples)

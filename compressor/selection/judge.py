@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from compressor import evaluation, parallel
 from compressor.budgets.max_drop import keeps
-from compressor.budgets.units import PathCut
+from compressor.budgets.removal_path import PathCut
 from compressor.evaluation.answers import answers
 from compressor.evaluation.models import answer_rows, source_of
 from compressor.export.exported import export_saved

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compressor.budgets import Budget, Limits
-from compressor.budgets.units import UnitCosts
+from compressor.budgets.unit_costs import UnitCosts
 from compressor.importance import UnitMethod
 from compressor.tasks.opened import DataRows, ModelAndRows
 

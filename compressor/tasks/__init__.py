@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError, UsageError
 from compressor.options.table import Table
-from compressor.tasks.base import Objective, Task, Timed
+from compressor.tasks.base import Objective, Predictor, Task, Timed
 from compressor.tasks.batching import Batch, Example, count_truncated
 from compressor.tasks.rows import Rows, count_shared, split_rows
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
 
 __all__ = [
-    "TASKS", "Batch", "Example", "Objective", "Rows", "Task", "Timed", "count_shared",
-    "count_truncated", "require_task", "split_rows",
+    "TASKS", "Batch", "Example", "Objective", "Predictor", "Rows", "Task", "Timed",
+    "count_shared", "count_truncated", "require_task", "split_rows",
 ]  # fmt: skip
 
 TASKS: Table[Task] = Table(

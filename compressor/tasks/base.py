@@ -1,7 +1,8 @@
 """The interface of tasks: no other code depends on which task it is.
 
 Its parts are `RowReader` in `rows` (data files and rows), `Objective` (batches, loss, teacher),
-`Answerer` (answers and metrics), and `Deployment` (graphs and runtime).
+`Answerer` (answers and metrics), and `Deployment` (graphs and runtime). Tasks whose models answer
+in one pass have a `Predictor`, too.
 """
 
 from __future__ import annotations
@@ -233,7 +234,7 @@ class Timed:
 
 
 class Answerer(ABC):
-    """Base of a task's answers: a model's in PyTorch, or an artifact's, in the form of targets."""
+    """Base of a task's answers, which an artifact gives in the form of targets."""
 
     metrics: ClassVar[tuple[str, ...]]  # in `compressor.evaluation.METRICS`, the main one first
     ranked_metrics: ClassVar[tuple[str, ...]] = ()  # if the task has ranked rows and others
@@ -247,22 +248,6 @@ class Answerer(ABC):
     def metrics_of(self, rows: Rows) -> tuple[str, ...]:
         """The metrics of answers to some rows, the main one first."""
         return (rows.ranked and self.ranked_metrics) or self.metrics
-
-    @abstractmethod
-    def predict(
-        self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
-    ) -> list[str]:
-        """Answer a batch with a model in PyTorch.
-
-        Args:
-            model: on the device of the batch.
-            batch: its tensors.
-            tokenizer: of the checkpoint.
-            num_beams: None: greedy search.
-
-        Returns:
-            An answer for each line of the batch.
-        """
 
     def answer_settings(self, rows: Rows) -> Mapping[str, Any]:
         """Further arguments of `answer` for all of some rows."""
@@ -296,6 +281,30 @@ class Answerer(ABC):
             UsageError: the model cannot generate so many tokens.
         """
         return Timed()
+
+
+class Predictor(ABC):
+    """Base of tasks whose models in PyTorch answer a row in one pass, in the form of targets.
+
+    Of others a row has no right answer, or is read in parts: see `has_answers` and
+    `one_example_per_row`.
+    """
+
+    @abstractmethod
+    def predict(
+        self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
+    ) -> list[str]:
+        """Answer a batch with a model in PyTorch.
+
+        Args:
+            model: on the device of the batch.
+            batch: its tensors.
+            tokenizer: of the checkpoint.
+            num_beams: None: greedy search.
+
+        Returns:
+            An answer for each line of the batch.
+        """
 
 
 class Deployment:

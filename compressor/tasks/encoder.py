@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
-from compressor.tasks.base import Task
+from compressor.tasks.base import Predictor, Task
 from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
 from compressor.tasks.columns import LABEL, LABELS, PAIR, TEXT, labelled
 from compressor.tasks.labels import BETWEEN, Labels, several_labels
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class EncoderTask(Task):
     """One text, or a pair, with one label: a class, a number, …; `answers` names it in messages.
 
-    A subclass says how labels are read (`label_reader`), what `labels` of a batch hold
-    (`label_values`), and which answers logits have (`answers_of`).
+    A subclass says how labels are read (`label_reader`), and what `labels` of a batch hold
+    (`label_values`).
     """
 
     answers: ClassVar[str]
@@ -137,28 +137,6 @@ class EncoderTask(Task):
     def token_mask(self, batch: Tensors, kind: Kind) -> Tensor:
         return batch["attention_mask"].bool()  # the same in all sublayers of an encoder
 
-    @override
-    def predict(
-        self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
-    ) -> list[str]:
-        import torch
-
-        with torch.no_grad():
-            return self.answers_of(self.logits(model, batch), batch, model)
-
-    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
-        """Find the answers in the logits of a batch, for tasks whose logits alone have them.
-
-        Args:
-            logits: from `logits`.
-            batch: its tensors.
-            model: that computed them.
-
-        Returns:
-            An answer for each line of the batch, in the form of targets of rows.
-        """
-        raise NotImplementedError
-
     def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
         """Take the logits that answers are read from, of those of a padded batch.
 
@@ -179,7 +157,33 @@ class EncoderTask(Task):
         return (actual.argmax(-1) == expected.argmax(-1)).tolist()
 
 
-class LabelTask(EncoderTask):
+class AnswerTask(EncoderTask, Predictor):
+    """A task whose answers the logits alone have; a subclass says which (`answers_of`)."""
+
+    @override
+    def predict(
+        self, model: nn.Module, batch: Tensors, tokenizer: Any, num_beams: int | None = None
+    ) -> list[str]:
+        import torch
+
+        with torch.no_grad():
+            return self.answers_of(self.logits(model, batch), batch, model)
+
+    @abstractmethod
+    def answers_of(self, logits: Tensor, batch: Tensors, model: nn.Module) -> list[str]:
+        """Find the answers in the logits of a batch.
+
+        Args:
+            logits: from `logits`.
+            batch: its tensors.
+            model: that computed them.
+
+        Returns:
+            An answer for each line of the batch, in the form of targets of rows.
+        """
+
+
+class LabelTask(AnswerTask):
     """Labels by the checkpoint's names."""
 
     first_runs = FirstRuns(

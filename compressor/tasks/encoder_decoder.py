@@ -15,7 +15,7 @@ from compressor.errors import InputError
 from compressor.model.languages import languages, source_prefix, target_missing
 from compressor.model.sublayers import Kind
 from compressor.storage.text_files import format_suffix
-from compressor.tasks.base import Task, Timed
+from compressor.tasks.base import Predictor, Task, Timed
 from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
 from compressor.tasks.columns import are_turned, one_side, translated
 from compressor.tasks.rows import Pairs, Reading, Rows, RowText, RowTexts, Texts
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from compressor.tasks.batching import Tensors
 
 
-class EncoderDecoderTask(Task):
+class EncoderDecoderTask(Task, Predictor):
     """Texts that are answered with texts; the loss is that of the teacher-forced references."""
 
     answers: ClassVar[str]  # what messages call the answers

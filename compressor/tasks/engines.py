@@ -12,16 +12,6 @@ from compressor.storage.names import ONNXRUNTIME
 from compressor.tasks import Task
 
 
-def usable_device(wanted: str) -> str:
-    """The device that onnxruntime chooses; the CPU where torch cannot compute there, too."""
-    device = choose_device(wanted)
-    if device == "cuda":
-        import torch
-
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device
-
-
 def pick_device(wanted: str, progress: Progress) -> str:
     """The device to compute on with torch and onnxruntime alike; a named one must do for both."""
     device = choose_device(wanted)

@@ -20,7 +20,7 @@ from compressor.runtime.cross_encoder import probabilities, relevance
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.batching import Example
 from compressor.tasks.columns import LABEL, PAIR, RELEVANCES, SCORES, TEXT, labelled, ranked
-from compressor.tasks.encoder import EncoderTask
+from compressor.tasks.encoder import AnswerTask, EncoderTask
 from compressor.tasks.rows import LabelNames, Reading, Rows, RowTexts, Texts
 from compressor.tasks.tables import Record, filled_lines, quoted, read_table
 from compressor.tasks.tried import MINILM, FirstRuns, Tried
@@ -46,7 +46,7 @@ _LEAST = 1e-24  # squared length of a vector of zeros
 _RANKED_PROMPTS = ("query", "document")  # as `encode_query` and `encode_document` take them
 
 
-class ScoreTask(EncoderTask):
+class ScoreTask(AnswerTask):
     """One number for each text or pair; distillation matches the dense model's numbers."""
 
     @override

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from compressor.budgets.counts import Macs
-from compressor.budgets.units import UnitCosts
+from compressor.budgets.unit_costs import TokenCosts, UnitCosts
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.modeling_tokens import computes_one_token
-from compressor.model.sublayers import KINDS, UNITS_OF, Mask, Units, kind_of
+from compressor.model.sublayers import (
+    KINDS,
+    TOKEN_KIND,
+    TOKEN_UNITS,
+    UNITS_OF,
+    Mask,
+    Units,
+    kind_of,
+)
+from compressor.model.token_units import why_all_tokens
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.tasks import TASKS, Example, Task
 from compressor.throughput.multiply_adds import (
@@ -114,7 +123,7 @@ def _parameters(checkpoint: Checkpoint) -> tuple[dict[str, int], bool]:
     from torch import nn
 
     model: Any = checkpoint.model
-    owned = dict.fromkeys(checkpoint.mask.kinds(), 0)
+    owned = {kind: 0 for kind in checkpoint.mask.kinds() if kind != TOKEN_KIND}
     for layer in checkpoint.layers:
         if checkpoint.mask.kept(layer.name):
             inputs = [model.get_submodule(path) for path in layer.inputs.values()]
@@ -154,7 +163,8 @@ def _least_share(checkpoint: Checkpoint, size: WorkSize) -> float | None:
     """The share of the multiply-adds that is left when all goes that may by default."""
     if checkpoint.pruning is not None:
         return None
-    budget = Macs(macs=[0.5])  # of any share: the limits are the same
+    # Of any share: the limits are the same.
+    budget = Macs(macs=[0.5]).with_default_units(not why_all_tokens(checkpoint.model))
     costs = _costs_at(checkpoint, [(size.source, size.target)])
     return budget.least_share(budget.limits(checkpoint.mask), costs)
 
@@ -163,7 +173,9 @@ def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) 
     """Multiply-adds of a dense model over encoded rows, one by one and without padding.
 
     Everything is counted, the vocabulary too. As all operations that belong to a unit are linear
-    in the number of units, one unit less says what each costs.
+    in the number of units, one unit less says what each costs. Of those of an encoder that reads
+    one token, they are the sum of two numbers: one for the tokens that a layer gets, one for those
+    that it hands on.
     """
     return _costs_at(checkpoint, [(len(x.source), task.target_tokens(x)) for x in examples])
 
@@ -193,10 +205,35 @@ def _costs_at(checkpoint: Checkpoint, lengths: Sequence[tuple[int, int]]) -> Uni
 
     of_all = of_units(one_token=False)
     if not shape.decodes:
-        of_last = of_units(one_token=True) if shape.one_token else {}
-        return UnitCosts(dense, of_all, units_of_one_token=of_last)
+        if not shape.one_token:
+            return UnitCosts(dense, of_all)
+        by_tokens = {kind: _by_tokens(kind, shape, count) for kind in of_all}
+        return UnitCosts(
+            dense, of_all, units_of_one_token=of_units(one_token=True), by_tokens=by_tokens
+        )
     one_token_less = replace(shape, vocabulary=shape.vocabulary - 1)
     return UnitCosts(dense, of_all, shape.vocabulary, dense - count(one_token_less))
+
+
+def _by_tokens(kind: str, shape: ModelShape, count: Callable[[ModelShape], float]) -> TokenCosts:
+    """Multiply-adds of one unit of a kind by the tokens that its layer works on."""
+
+    def cost(layer: int, received: int, handed_on: int) -> float:
+        """Of a unit of one of three layers that have no other."""
+        one, none = (tuple(n * (layer == x) for x in range(3)) for n in (1, 0))
+        heads, neurons = (one, none) if UNITS_OF[kind] == "heads" else (none, one)
+        without = replace(
+            shape, encoder_heads=none, encoder_ffn=none, handed_on=(received, handed_on)
+        )
+        return count(replace(without, encoder_heads=heads, encoder_ffn=neurons)) - count(without)
+
+    tenths = range(TOKEN_UNITS + 1)
+    least = cost(1, TOKEN_UNITS, 0)  # with one token that is handed on
+    return TokenCosts(
+        received=tuple(cost(1, x, 0) for x in tenths),
+        handed_on=tuple(cost(1, TOKEN_UNITS, x) - least for x in tenths),
+        in_last=tuple(cost(2, x, x) for x in tenths),
+    )
 
 
 def _shape(checkpoint: Checkpoint, mask: Mask) -> ModelShape:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from compressor.model.architectures import architecture
-from compressor.model.sublayers import kind_of
+from compressor.model.sublayers import TOKEN_KIND, TOKEN_UNITS, kind_of
 from compressor.tasks.base import Deployment
 
 _OF_DECODER = ("decoder_self", "cross", "decoder_ffn", "vocabulary")
@@ -38,11 +38,21 @@ class ModelShape:
     gated: bool = False  # whether feed-forward parts have two projections up
     position_products: int = 0  # products with positions that attention scores have
     one_token: bool = False  # whether the last layer computes the token alone that the head reads
+    # Tenths of a row's tokens that each encoder layer but the last hands on; empty: all.
+    handed_on: tuple[int, ...] = ()
 
     @property
     def decodes(self) -> bool:
         """Whether there is a decoder, whose last projection is to a vocabulary."""
         return self.vocabulary > 0
+
+    def tokens(self, source: int) -> Iterator[tuple[int, int]]:
+        """Tokens of a row of `source` that each encoder layer gets, and that it hands on."""
+        tenths, received = iter(self.handed_on), source
+        for _ in self.encoder_heads:
+            left = tokens_left(next(tenths, TOKEN_UNITS), source)
+            yield received, min(received, left)
+            received = min(received, left)
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,11 @@ class WorkSize:
     target: int = 0
 
 
+def tokens_left(tenths: int, source: int) -> int:
+    """Tokens of a row of `source` that some tenths of them are: rounded up, and at least one."""
+    return max(1, -(-tenths * source // TOKEN_UNITS))
+
+
 def shape_of(
     task: Deployment,
     config: Mapping[str, Any],
@@ -73,7 +88,8 @@ def shape_of(
         task: the task of the checkpoint, which knows its head.
         config: contents of `config.json`, or `model.config.to_dict()`.
         counts: sublayer name (`encoder_self.0`, …) -> its number of units. All attention must be
-            named; feed-forward parts that are not have all the configuration's neurons.
+            named; feed-forward parts that are not have all the configuration's neurons, and layers
+            whose tokens are not hand on all.
         output_tokens: how many tokens a decoder scores; None for its whole vocabulary.
         one_token: whether an encoder's last layer computes one token alone.
 
@@ -85,14 +101,14 @@ def shape_of(
     encoder, decoder = entry.encoder, entry.decoder
     width = int(config[entry.width])
 
-    def heads(kind: str) -> tuple[int, ...]:
+    def named(kind: str) -> tuple[int, ...]:
         layers = sum(kind_of(name) == kind for name in counts)
         return tuple(counts[f"{kind}.{index}"] for index in range(layers))
 
     def neurons(kind: str, layers: int, dense: int) -> tuple[int, ...]:
         return tuple(counts.get(f"{kind}.{index}", dense) for index in range(layers))
 
-    encoder_heads = heads("encoder_self")
+    encoder_heads = named("encoder_self")
     encoder_ffn = neurons("encoder_ffn", len(encoder_heads), config[encoder.neurons])
     if entry.head_width is None:  # a configuration has the dense model's heads
         head_dim = width // int(config[encoder.heads])
@@ -107,12 +123,13 @@ def shape_of(
             head_on_tokens=task.head_on_tokens,
             position_products=entry.position_products(config),
             one_token=one_token,
+            handed_on=named(TOKEN_KIND),
         )
-    decoder_heads = heads("decoder_self")
+    decoder_heads = named("decoder_self")
     return replace(
         shape,
         decoder_heads=decoder_heads,
-        cross_heads=heads("cross"),
+        cross_heads=named("cross"),
         decoder_ffn=neurons("decoder_ffn", len(decoder_heads), config[decoder.neurons]),
         vocabulary=output_tokens or int(config.get("decoder_vocab_size") or config["vocab_size"]),
     )
@@ -134,20 +151,22 @@ def multiply_adds(shape: ModelShape, size: WorkSize) -> Counter[str]:
     rows = size.batch * size.source
     if shape.embedding != width:
         work["embeddings"] = rows * shape.embedding * width
-    layers = list(zip(shape.encoder_heads, shape.encoder_ffn, strict=True))
-    for number, (heads, ffn) in enumerate(layers, 1):
+    layers = zip(shape.encoder_heads, shape.encoder_ffn, shape.tokens(size.source), strict=True)
+    for number, (heads, ffn, tokens) in enumerate(layers, 1):
         inner = heads * shape.head_dim
-        if shape.one_token and number == len(layers):
+        received, states = (size.batch * count for count in tokens)
+        if shape.one_token and number == len(shape.encoder_heads):
             states = size.batch
             # Keys and values of all tokens; products with positions of one query for each key.
-            work["encoder_self"] += rows * width * 2 * inner
-            work["encoder_self"] += _attention(states, width, inner, rows, 1)
-            work["encoder_self"] += shape.position_products * rows * inner
+            work["encoder_self"] += received * width * 2 * inner
+            work["encoder_self"] += _attention(states, width, inner, received, 1)
+            work["encoder_self"] += shape.position_products * received * inner
         else:
-            states = rows
-            work["encoder_self"] += _attention(rows, width, inner, rows * size.source, 3)
+            # All tokens attend, before it is known which of them go on.
+            work["encoder_self"] += received * width * 3 * inner + 2 * received * tokens[0] * inner
+            work["encoder_self"] += states * inner * width
             # Products with the positions of all distances.
-            work["encoder_self"] += shape.position_products * rows * 2 * size.source * inner
+            work["encoder_self"] += shape.position_products * received * 2 * size.source * inner
         work["encoder_ffn"] += states * width * ffn * (2 + shape.gated)
     if not shape.decodes:
         states = rows if shape.head_on_tokens else size.batch

@@ -11,8 +11,9 @@ import pytest
 from compressor.budgets import BUDGETS
 from compressor.budgets.counts import Macs, Penalty, SteppedCounts
 from compressor.budgets.max_drop import MaxDrop
+from compressor.budgets.removal_path import PathCut
 from compressor.budgets.speedup import Speedup
-from compressor.budgets.units import PathCut, UnitCosts
+from compressor.budgets.unit_costs import UnitCosts
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.steps.results import Source, Throughput

@@ -18,8 +18,10 @@ from compressor.budgets.cost_table import (
     reach,
     savings,
 )
+from compressor.budgets.removal_path import removal_path
 from compressor.budgets.speedup import climb
-from compressor.budgets.units import MULTIPLES, UnitCosts, parse_floors, removal_path
+from compressor.budgets.unit_costs import UnitCosts
+from compressor.budgets.units import MULTIPLES, parse_floors
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.steps.results import CostTable, LayerCost, LayersTry, Timing

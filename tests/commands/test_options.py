@@ -160,8 +160,8 @@ WRITTEN = [
 
 @pytest.mark.parametrize("options", WRITTEN)
 def test_a_written_recipe_says_everything_and_is_read_the_same(write, options):
-    recipe = resolve(make_recipe(model="m", calibration="c", test="t", **options))
-    assert resolve(make_recipe(write(recipe.to_yaml()))) == recipe
+    recipe = resolve(make_recipe(model="m", calibration="c", test="t", **options), "cpu")
+    assert resolve(make_recipe(write(recipe.to_yaml())), "cpu") == recipe
     given = {name: value for name, value in recipe.options.items() if value not in (None, [])}
     assert given.keys() >= options.keys()
 
@@ -170,7 +170,7 @@ def test_what_the_device_and_the_task_decide():
     options = {**MINIMAL, "recover": "distill"}
     recipe = make_recipe(**options)
     launched = {"device": "cpu", "recovery": [recipe.recovery[0].with_precision("bf16")]}
-    written = resolve(recipe.model_copy(update=launched)).options
+    written = resolve(recipe.model_copy(update=launched), "cpu").options
     assert (written["device"], written["distill_precision"]) == ("cpu", "bf16")
     on_gpu = recipe.recovery[0].on_device("cuda").for_task(TASKS["translation"])
     assert (on_gpu.precision, on_gpu.batch) == ("bf16", 32)

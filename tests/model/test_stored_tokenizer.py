@@ -22,6 +22,7 @@ from compressor.errors import CompressWarning, InputError
 from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.difficult_texts import difficult_texts
+from compressor.model.files import CheckpointFiles
 from compressor.model.stored_tokenizer import difference_of, open_tokenizer
 from compressor.model.tokenizer import load_tokenizer, save_tokenizer
 from compressor.runtime import Classifier
@@ -211,7 +212,7 @@ def test_translators_between_languages_follow_it_too(
     assert not difference_of(tokenizer)
     configure(SETTINGS, language_tokenizer_class="GPT2Tokenizer")(directory)
     with raises(InputError, "tokenizer-unreadable"):
-        load_tokenizer(directory, t.MBartConfig(), False)
+        load_tokenizer(CheckpointFiles(directory, "", None, t.MBartConfig()))
 
 
 SAME = [
@@ -304,7 +305,7 @@ def test_merges_that_are_left_out_at_random_are_refused(tmp_path: Path) -> None:
         configure(SETTINGS, tokenizer_class=kind)(directory)
         config = t.RobertaConfig(vocab_size=500)
         with raises(InputError, "tokenizer-at-random"):
-            load_tokenizer(directory, config, False)
+            load_tokenizer(CheckpointFiles(directory, "", None, config))
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 from compressor.errors import InputError
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.layers import find_sublayers
-from compressor.model.modeling_selection import all_tokens, choose_tokens
+from compressor.model.modeling_kept import all_tokens, choose_tokens
 from compressor.model.one_token import read_one_token
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import masked, prune, verify_surgery, without_skipped

@@ -35,6 +35,9 @@ REFUSED = [
     ({"method": "taylor", "penalty": 0.1} | NO_KEEP, WITHOUT_USE, "--method hard-concrete"),
     ({"method": "confidence", "keep": ["neurons=0.5"]}, "method-for-heads-alone", "--prune heads"),
     ({"recover": "distill", "calibration_rows": 10}, "too-few-rows-to-train", "16"),
+    ({"method": "taylor", "keep": ["tokens=0.5"]}, "method-without-tokens", "second-order"),
+    ({"method": "subset", "keep": ["tokens=0.5"]}, "method-without-tokens", "subset"),
+    ({"floor": "tokens=0.5"}, WITHOUT_USE, "--prune all"),
     # Budgets that are measured, shares and layers.
     (SPEED, EXCLUDE, "--no-bench"),
     (SPEED | TIMED | {"floor": "4", "prune": "heads"}, "floors-too-high", "12"),
@@ -76,6 +79,7 @@ def test_runs_are_refused_before_anything_is_written(
 
 
 RUN, EXPORT = ("run", "--keep", "0.5", "--device", "cpu"), ("export", "-m", "MODEL")
+WITHOUT_KEEP, NOT_UNITS = ("run", "--device", "cpu"), "tokens-not-units"
 # Task, words of a command for its model and rows, id of the error, and what its message has in it.
 COMMANDS = [
     ("embedding", (*RUN, "--method", "ablation"), "method-for-other-tasks", "embedding"),
@@ -83,6 +87,13 @@ COMMANDS = [
     ("embedding", (*RUN, "--max-metric-drop", "ndcg@10=1"), "metric-of-another-task",
      "ndcg@10 is not measured on"),
     ("embedding", (*EXPORT, "--layout", "ctranslate2"), "layout-not-for-task", ""),
+    ("embedding", (*WITHOUT_KEEP, "--keep", "tokens=0.5"), NOT_UNITS, "--keep tokens=0.5: "),
+    ("embedding", (*WITHOUT_KEEP, "--macs", "0.5", "--prune", "all"), NOT_UNITS, "since its head"),
+    ("question-answering", (*WITHOUT_KEEP, "--max-drop", "1", "--floor", "tokens=0.5"), NOT_UNITS,
+     "--floor tokens=0.5: "),
+    ("summarization", (*WITHOUT_KEEP, "--remove", "tokens=0.5"), NOT_UNITS, "since its decoder"),
+    ("embedding", ("score", "-m", "MODEL", "--calibration", "CALIBRATION", "--prune", "tokens"),
+     NOT_UNITS, "--prune tokens: "),
     ("embedding", (*RUN, "--engines", "onnxruntime,ctranslate2"), "engine-not-for-task", ""),
     ("question-answering", (*RUN, "--recover", "distill", "--distill-text", "CALIBRATION"),
      "text-for-other-tasks", ""),

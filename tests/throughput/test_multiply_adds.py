@@ -56,6 +56,12 @@ def generate(model, steps: int) -> None:
         past = outputs.past_key_values
 
 
+def with_tokens(mask: Mask, *tenths: int) -> Mask:
+    """The mask with so many tenths of the tokens that the first layers hand on."""
+    gone = [(f"encoder_tokens.{i}", x) for i, n in enumerate(tenths) for x in range(n, 10)]
+    return mask.with_tokens().without(gone) if tenths else mask
+
+
 @pytest.mark.parametrize("name", [*CLASSIFIERS, *TRANSLATORS])
 def test_macs_of_pruned_models_equal_torchs(name: str) -> None:
     model: Any = tiny_model(name).requires_grad_(False)
@@ -82,6 +88,51 @@ def test_a_last_layer_of_one_token_is_counted_as_torch_does(name: str) -> None:
     counted = counted_macs(lambda: model(input_ids=torch.full((3, 7), 5)))
     # The counter does not see the products of the kernel for the one query: scores, and values.
     assert total_multiply_adds(shape, WorkSize(batch=3, source=7)) == counted + 2 * 3 * 7 * 32
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "mpnet"])
+def test_layers_that_hand_on_fewer_tokens_are_counted_as_torch_does(name: str) -> None:
+    """Of eleven tokens 0.7 and then 0.2 are 8 and 3, rounded up."""
+    model: Any = tiny_model(name).requires_grad_(False)
+    read_one_token(model)
+    model.set_attn_implementation("eager")
+    layers = find_sublayers(model)
+    units = [("encoder_self.0", 1), ("encoder_ffn.1", 3)]
+    mask = with_tokens(Mask.full(layers), 7, 2).without(units)
+    remove_units(model, layers, mask)
+    shape = shape_of(CLASSIFICATION, model.config.to_dict(), mask.counts(), one_token=True)
+    counted = counted_macs(lambda: model(input_ids=torch.full((3, 11), 5)))
+    # The counter does not see the products of the kernel for the one query, but it sees the sum
+    # over queries of what tokens receive, in layers with 3 and 4 heads.
+    unseen, sums = 2 * 3 * 3 * 32, 3 * (3 * 11 * 11 + 4 * 8 * 8)
+    assert total_multiply_adds(shape, WorkSize(batch=3, source=11)) == counted + unseen - sums
+
+
+def test_the_work_of_layers_with_fewer_tokens_by_hand() -> None:
+    """Two rows of five tokens, of which three layers work on 5, then on 3, then on 1."""
+    model = ModelShape(
+        width=4,
+        head_dim=2,
+        embedding=4,
+        encoder_heads=(2, 1, 2),
+        encoder_ffn=(6, 5, 7),
+        handed_on=(5, 1),
+        one_token=True,
+    )
+    first = 2 * (5 * 3 * 4 * 4 + 2 * 5 * 5 * 4 + 3 * 4 * 4)
+    second = 2 * (3 * 3 * 4 * 2 + 2 * 3 * 3 * 2 + 1 * 4 * 2)
+    third = 2 * (1 * 2 * 4 * 4 + 1 * 4 * 4 + 2 * 1 * 1 * 4 + 1 * 4 * 4)
+    assert multiply_adds(model, WorkSize(2, 5)) == {
+        "encoder_self": first + second + third,
+        "encoder_ffn": 2 * 2 * 4 * (3 * 6 + 1 * 5 + 1 * 7),
+        "classifier": 0,
+    }
+    # A later layer cannot hand on what it does not get, and one token always goes on.
+    more = dataclasses.replace(model, handed_on=(5, 9))
+    both = dataclasses.replace(model, handed_on=(5, 5))
+    assert multiply_adds(more, WorkSize(2, 5)) == multiply_adds(both, WorkSize(2, 5))
+    none = dataclasses.replace(model, handed_on=(5, 0))
+    assert multiply_adds(none, WorkSize(2, 5)) == multiply_adds(model, WorkSize(2, 5))
 
 
 def test_products_with_positions_are_counted() -> None:
@@ -169,17 +220,20 @@ def test_a_model_that_multiplies_nothing_has_an_infinite_ratio() -> None:
     assert ratio_of_multiply_adds(empty, empty, [WorkSize(1, 3)]) == 1
 
 
+@pytest.mark.parametrize("tenths", [(), (10, 10), (8, 3), (3, 1)])
 @pytest.mark.parametrize("dropped", [(), ("encoder.2",), ("encoder.0",)])
 @pytest.mark.parametrize("name", ["bert", "deberta-v2"])
 def test_shares_of_masks_are_those_of_the_models_that_they_leave(
-    name: str, dropped: tuple[str, ...], tmp_path: Path
+    name: str, dropped: tuple[str, ...], tenths: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Units of the last layer, which computes one token, cost less; another one may be the last."""
+    """Units of the last layer, which computes one token, cost less; another one may be the last.
+    Others cost less with fewer tokens."""
     checkpoint = open_checkpoint(str(toy.checkpoint(tmp_path, name)))
     examples = [Example(0, (5,) * 7, (0,)), Example(1, (5,) * 20, (0,))]
     costs = unit_costs(checkpoint, CLASSIFICATION, examples)
     units = [("encoder_self.1", 1), ("encoder_self.2", 0), ("encoder_ffn.2", 3)]
-    mask = Mask.full(checkpoint.layers).without(units).without_layers(dropped)
+    full = Mask.full(checkpoint.layers)
+    mask = with_tokens(full, *tenths).without(units).without_layers(dropped)
 
     def work(of: Mask) -> int:
         config = checkpoint.model.config.to_dict()
@@ -187,5 +241,5 @@ def test_shares_of_masks_are_those_of_the_models_that_they_leave(
         sizes = [WorkSize(1, len(example.source)) for example in examples]
         return sum(total_multiply_adds(shape, size) for size in sizes)
 
-    wanted = work(mask.of_layers_left()) / work(Mask.full(checkpoint.layers))
+    wanted = work(mask.of_layers_left()) / work(full)
     assert costs.share(mask) == pytest.approx(wanted, rel=1e-12)

@@ -78,8 +78,8 @@ class Engine(ABC):
     """Base of the libraries that run what an artifact holds, opened for one artifact.
 
     A subclass answers in its class variables and class methods what a run asks before it opens
-    anything, and overrides `encoder`, or `translator` or `decoder`, for the kinds of models it
-    runs.
+    anything. It is one of `EncoderEngine`, `DecoderEngine` and `TranslatorEngine`, or two of them,
+    by the kinds of models it runs.
 
     Args:
         setup: what to open.
@@ -236,6 +236,11 @@ class Engine(ABC):
             )
         return chosen
 
+
+class EncoderEngine(Engine):
+    """An engine that runs encoders."""
+
+    @abstractmethod
     def encoder(self) -> LogitsModel:
         """Open the artifact of an encoder with a head.
 
@@ -245,18 +250,14 @@ class Engine(ABC):
         Raises:
             InputError: the artifact is damaged.
         """
-        raise NotImplementedError
 
-    def translator(self) -> TokenGenerator | None:
-        """Open an encoder-decoder model with the engine's own search; None: it has `decoder`.
 
-        Raises:
-            InputError: the artifact is damaged.
-        """
-        return None
+class DecoderEngine(Engine):
+    """An engine that runs the steps of an encoder-decoder, for the search of this package."""
 
+    @abstractmethod
     def decoder(self) -> Any:
-        """Open an encoder-decoder model for the search of this package.
+        """Open the artifact of an encoder-decoder.
 
         Returns:
             A `DecoderGraph`.
@@ -264,7 +265,18 @@ class Engine(ABC):
         Raises:
             InputError: the artifact is damaged.
         """
-        raise NotImplementedError
+
+
+class TranslatorEngine(Engine):
+    """An engine that runs an encoder-decoder with a search of its own."""
+
+    @abstractmethod
+    def translator(self) -> TokenGenerator:
+        """Open the artifact of an encoder-decoder.
+
+        Raises:
+            InputError: the artifact is damaged.
+        """
 
 
 def engine_class(name: str) -> type[Engine]:

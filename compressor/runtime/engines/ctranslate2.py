@@ -7,7 +7,7 @@ from typing import Any
 
 from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch
-from compressor.runtime.engines import Engine
+from compressor.runtime.engines import TranslatorEngine
 from compressor.runtime.generation import Generation
 from compressor.runtime.opening import unusable
 from compressor.storage.input_files import read_json
@@ -19,7 +19,7 @@ _SEPARATE = ("source_vocabulary.json", "target_vocabulary.json")
 _COMPUTED = {BASE: "float32", "int8": "int8"}
 
 
-class CTranslate2(Engine):
+class CTranslate2(TranslatorEngine):
     """The engine with a search of its own, for encoder-decoder models on the CPU."""
 
     name = package = "ctranslate2"

@@ -13,7 +13,7 @@ from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch, Floats
 from compressor.runtime.decoder import DecoderGraph
 from compressor.runtime.device_decoder import DeviceGraph
-from compressor.runtime.engines import Engine, LogitsModel, Setup
+from compressor.runtime.engines import DecoderEngine, EncoderEngine, LogitsModel, Setup
 from compressor.runtime.fused_encoder import FusedEncoder
 from compressor.runtime.graph_names import LENGTHEN
 from compressor.runtime.session import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 
-class OnnxRuntime(Engine):
+class OnnxRuntime(EncoderEngine, DecoderEngine):
     """The engine that is always installed, and runs every artifact."""
 
     name = package = ONNXRUNTIME

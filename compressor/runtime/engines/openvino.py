@@ -13,7 +13,7 @@ import numpy as np
 from compressor.errors import InputError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch, Floats
-from compressor.runtime.engines import Engine, LogitsModel
+from compressor.runtime.engines import EncoderEngine, LogitsModel
 from compressor.runtime.opening import unusable
 from compressor.storage.names import BASE
 
@@ -21,7 +21,7 @@ _REPORTING = "openvino_telemetry"
 _HINTS = {BASE: "f32", "bf16": "bf16"}  # precision -> its name there
 
 
-class OpenVino(Engine):
+class OpenVino(EncoderEngine):
     """The engine for encoders on processors with bfloat16.
 
     It does not know the operators of the int8 graphs, which are onnxruntime's own.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from compressor.errors import EnvironmentProblem
 from compressor.runtime.artifact import Artifact
 from compressor.runtime.batching import Batch, Floats
-from compressor.runtime.engines import Engine, LogitsModel, Setup
+from compressor.runtime.engines import EncoderEngine, LogitsModel, Setup, TranslatorEngine
 from compressor.runtime.generation import Generation
 from compressor.runtime.session import choose_device, import_package
 from compressor.storage.input_files import read_json
@@ -20,7 +20,7 @@ PYTORCH_DIRECTORY = "pytorch"  # of a dense artifact: its checkpoint
 _COMPUTED = {BASE: "float32", "fp16": "float16"}  # the second on a GPU alone
 
 
-class PyTorch(Engine):
+class PyTorch(EncoderEngine, TranslatorEngine):
     """A dense model as transformers opens it, in float32, and in float16 on a GPU."""
 
     name = "pytorch"

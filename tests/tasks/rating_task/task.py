@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from compressor.evaluation.metric import MeanMetric
-from compressor.tasks.encoder import EncoderTask
+from compressor.tasks.encoder import AnswerTask
 from compressor.tasks.rows import Rows
 
 
-class Rating(EncoderTask):
+class Rating(AnswerTask):
     """A number for each text; the loss is half the squared error."""
 
     name = "rating"
