@@ -50,6 +50,7 @@ def inspect(
         f"Not prunable: {fixed / facts.parameters:.1%} of the parameters, and of the "
         f"multiply-adds {join(shares)}",
         *_least(facts),
+        *_tokens(facts),
     ]
     suggested = _suggestions(facts, model, request.task)
     for suggestion in suggested:
@@ -160,6 +161,15 @@ def _least(facts: Inspection) -> list[str]:
     ]
     shares, lengths = ", ".join(reached), "a run counts at the lengths of its rows"
     return [f"Smallest --macs, by tokens per row: {shares}; {lengths}"] if reached else []
+
+
+def _tokens(facts: Inspection) -> list[str]:
+    """A line with what layers hand on; none where they hand on all tokens."""
+    from compressor.report.sentences import tokens_handed_on
+
+    if not facts.handed_on:
+        return []
+    return [f"Hands on {tokens_handed_on(facts.handed_on)}, as the multiply-adds count"]
 
 
 def _round_up(share: float) -> float:

@@ -20,6 +20,7 @@ from compressor.model.sublayers import (
     Units,
     kind_of,
 )
+from compressor.model.token_selection import hands_on_fewer
 from compressor.model.token_units import why_all_tokens
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.tasks import TASKS, Example, Task
@@ -75,6 +76,8 @@ class Inspection:
     dtype: str
     parameters: int
     parts: list[PartFacts]
+    # Tenths of a row's tokens that each layer but the last hands on; empty: all.
+    handed_on: list[int]
     tied: bool  # whether the vocabulary projection has the embeddings' weights, counted there
     shapes: list[ShapeFacts]
 
@@ -88,6 +91,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
     """
     model: Any = checkpoint.model
     owned, tied = _parameters(checkpoint)
+    tenths = checkpoint.mask.handed_on()
     works, shapes = [], []
     for tokens in sorted({min(tokens, checkpoint.max_source_tokens) for tokens in TOKENS}):
         size = WorkSize(BATCH, tokens, tokens if checkpoint.entry.decoder else 0)
@@ -113,6 +117,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         dtype=str(checkpoint.dtype).removeprefix("torch."),
         parameters=sum(owned.values()),
         parts=parts,
+        handed_on=list(tenths) if hands_on_fewer(tenths) else [],
         tied=tied,
         shapes=shapes,
     )

@@ -19,6 +19,7 @@ from compressor import example
 from compressor.commands import COMMANDS, application
 from compressor.commands import invoke as run
 from compressor.model.checkpoint import open_checkpoint
+from compressor.model.sublayers import Mask
 from compressor.tasks import TASKS
 from compressor.throughput.inspection import inspect_checkpoint
 from tests.helpers import toy
@@ -296,6 +297,76 @@ def test_parts_add_up_to_the_whole(name: str, tmp_path):
     assert all(part.parameters > 0 for part in found.parts if part.name != "vocabulary")
     for position in range(len(found.shapes)):
         assert sum(part.macs_share[position] for part in found.parts) == pytest.approx(1)
+
+
+def test_a_checkpoint_that_hands_on_fewer_tokens_says_so_and_counts_them(tmp_path, output_of):
+    """5 and 2 tenths: of 16 tokens the layers get 16, 8 and 4, since 3.2 are rounded up."""
+
+    def cut(layers):
+        gone = [("encoder_tokens.0", unit) for unit in range(5, 10)]
+        gone += [("encoder_tokens.1", unit) for unit in range(2, 10)]
+        return Mask.full(layers).with_tokens().without(gone)
+
+    pruned = toy.pruned(toy.classifier(tmp_path / "dense", "bert"), tmp_path / "pruned", cut)
+    data = json.loads(output_of("inspect", pruned, "--json"))
+    assert data["handed_on"] == [5, 2]
+    line = "Hands on 50 and 20% of a row's tokens from layer to layer, as the multiply-adds count"
+    assert line in output_of("inspect", pruned).splitlines()
+    square, rows, batch = WIDTH * WIDTH, {n: 16 * n for n in (16, 8, 4)}, 16
+    heads = neurons = 0
+    for received, left in ((16, 8), (8, 4)):
+        # All tokens attend; output projection and feed-forward part see those that go on.
+        heads += 3 * rows[received] * square + 2 * rows[received] * received * WIDTH
+        heads += rows[left] * square
+        neurons += 2 * rows[left] * WIDTH * NEURONS
+    heads += 2 * rows[4] * square + 2 * rows[4] * WIDTH + 2 * batch * square
+    neurons += 2 * batch * WIDTH * NEURONS
+    total = heads + neurons + batch * (square + WIDTH * LABELS)
+    shares = {part["name"]: part["macs_share"][0] for part in data["parts"]}
+    assert "encoder_tokens" not in shares
+    assert shares["encoder_self"] == pytest.approx(heads / total)
+    assert shares["encoder_ffn"] == pytest.approx(neurons / total)
+
+
+def test_tokens_are_scored_listed_pruned_recorded_and_shown(inputs, tmp_path, output_of):
+    dense, scores = toy.classifier(tmp_path / "dense", "bert"), tmp_path / "scores.json"
+    rows = ["-m", dense, "--calibration", inputs["calibration"]]
+    text = output_of("score", *rows, "--prune", "tokens", "-o", scores)
+    written = json.loads(scores.read_text())["scores"]
+    assert {name: len(values) for name, values in written.items()} == {
+        "encoder_tokens.0": 10, "encoder_tokens.1": 10,
+    }  # fmt: skip
+    for name, values in written.items():
+        (line,) = (line for line in text.splitlines() if line.startswith(name))
+        assert line.split()[1:] == [f"{value:.3g}" for value in values]
+        assert values == sorted(values, reverse=True)  # the most significant tenth counts most
+    out = tmp_path / "out"
+    text = output_of("prune", "-m", dense, "--scores", scores, "--keep", "tokens=0.5", "-o", out)
+    record = json.loads((out / "units.json").read_text())
+    kept = [len(record["kept"][name]) for name in written]
+    assert sum(kept) == 10
+    assert record["units"]["encoder_tokens.1"] == 10
+    assert record["scores"] == written
+    left = [kept[0], min(kept)]
+    shares = f"hands on {10 * left[0]} and {10 * left[1]}% of a row's tokens from layer to layer"
+    assert shares in text
+    assert "encoder_tokens" not in text
+    data = json.loads(output_of("inspect", out, "--json"))
+    assert data["handed_on"] == left
+    # Scores of heads alone say nothing of tokens.
+    output_of("score", *rows, "-o", scores)
+    given = ["prune", "-m", str(dense), "--scores", str(scores), "--keep", "tokens=0.5"]
+    done = compress(*given, "-o", tmp_path / "other")
+    assert done.returncode == 2
+    assert (
+        "the scores are not of tokens; make them with `compress score --prune all`" in done.stderr
+    )
+
+
+def test_a_dense_checkpoint_hands_on_all_tokens(tmp_path, output_of):
+    dense = toy.classifier(tmp_path / "dense", "bert")
+    assert json.loads(output_of("inspect", dense, "--json"))["handed_on"] == []
+    assert "Hands on" not in output_of("inspect", dense)
 
 
 def test_a_pruned_checkpoint_has_the_units_that_are_left(tmp_path):

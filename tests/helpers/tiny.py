@@ -204,7 +204,7 @@ def piece_tokenizer(types: bool = False) -> PreTrainedTokenizerFast:
 
 def facts(layers, mask) -> dict:
     return {
-        "units": {layer.name: layer.units for layer in layers},
+        "units": {layer.name: layer.units for layer in layers} | mask.totals(),
         "kept": mask.to_json(),
         "method": "test",
     }
