@@ -218,8 +218,8 @@ def build_checkpoint(
     record = files.pruning
     mask = Mask.full(sublayers) if record is None else record.mask.of_layers_left()
     read_one_token(network)
-    if mask.total("tokens") and (reason := why_all_tokens(network)):
-        reason = f"it says that tokens are left out, and {reason}"
+    if mask.total("tokens") and (why := why_all_tokens(network)):
+        reason = f"it says that tokens are left out, and {why}"
         raise malformed(directory / PRUNING_RECORD, reason, "units-file-of-another-model")
     hand_on(network, mask.handed_on())
     return Checkpoint(
