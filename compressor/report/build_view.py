@@ -233,11 +233,6 @@ def _units(report: Report) -> UnitsSection:
         for name in facts.layers(report.dense, kind):
             rows.append(UnitsRow(name, tuple(facts.units_of(model, name) for model in pruned)))
     notes = [
-        f"{variant.name} hands on {sentences.tokens_handed_on(variant.handed_on)}."
-        for variant in pruned
-        if "tokens" in facts.lost(variant)
-    ]
-    notes += [
         f"{variant.name} skips {numbers.join(variant.dropped_layers)} (counted from 0), with "
         "all of their normalizations; the layers behind them have moved up."
         for variant in pruned
