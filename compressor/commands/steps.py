@@ -79,21 +79,12 @@ def prune(
     output: o.Output,
 ) -> int:
     """Remove the least important units, maybe recover quality, and save the smaller checkpoint."""
-    from compressor.model.sublayers import TOKEN_KIND
-    from compressor.model.token_selection import hands_on_fewer
     from compressor.pipeline.single import prune_checkpoint
     from compressor.report.scores_file import read_scores
-    from compressor.report.sentences import tokens_handed_on
+    from compressor.report.sentences import units_by_kind
 
     mask, check, recovery = prune_checkpoint(request, read_scores(scores), output, console)
-    counts = "; ".join(
-        f"{kind} {mask.count(kind):,} of {mask.total(kind):,}"
-        for kind in mask.kinds()
-        if mask.count(kind) < mask.total(kind) and kind != TOKEN_KIND
-    )
-    tenths = mask.handed_on()
-    if hands_on_fewer(tenths):
-        counts = "; ".join(filter(None, (counts, f"hands on {tokens_handed_on(tenths)}")))
+    counts = units_by_kind(mask)
     console.result(
         f"{output}: {mask} kept ({counts or 'nothing removed'}); {check.name} within "
         f"{check.largest_difference:.1e}" + (f"; {recovery}" if recovery else ""),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from compressor.model.sublayers import layer_of
+from compressor.model.sublayers import TOKEN_KIND, TOKEN_UNITS, Mask, layer_of
 from compressor.report import facts, numbers
 from compressor.report.gains import FastestGain, all_timings
 from compressor.report.numbers import join
@@ -80,6 +80,19 @@ def units_kept(variant: Variant) -> str:
 def tokens_handed_on(tenths: Sequence[int]) -> str:
     """`100, 50 and 30% of a row's tokens from layer to layer`."""
     return f"{numbers.shares(tenths)} of a row's tokens from layer to layer"
+
+
+def units_by_kind(mask: Mask) -> str:
+    """`cross 30 of 48; hands on 50 and 30% of …`: kinds of sublayers that lost units."""
+    texts = [
+        f"{kind} {mask.count(kind):,} of {mask.total(kind):,}"
+        for kind in mask.kinds()
+        if mask.count(kind) < mask.total(kind) and kind != TOKEN_KIND
+    ]
+    tenths = mask.handed_on()
+    if min(tenths, default=TOKEN_UNITS) < TOKEN_UNITS:
+        texts.append(f"hands on {tokens_handed_on(tenths)}")
+    return "; ".join(texts)
 
 
 def gains(report: Report, build: BuildSummary) -> str:
