@@ -127,6 +127,8 @@ def choice() -> str:
     lines = []
     for name, task in TASKS.items():
         for machine, rows in read_json(RESULTS / f"engines-{name}.json", {}).items():
+            if all(map(_is_dense, rows)):  # nothing that could win over them
+                continue
             shapes = sorted({(row["rows"], row["tokens"]) for row in rows}, key=_by_work)
             found = [_winners(rows, shape) for shape in shapes]
             for builds, group in groupby(found, lambda pair: (_build(pair[0]), _build(pair[1]))):

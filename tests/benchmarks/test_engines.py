@@ -36,6 +36,16 @@ def test_nncf_is_a_rival_as_a_dense_build_and_no_pruned_build_of_compress():
     assert first_page._winners(rows, (16, 16))[0]["precision"] == "int8"
 
 
+def test_a_processor_with_dense_builds_alone_has_no_line_of_pruned_ones(monkeypatch):
+    dense = row("dense", "onnxruntime", "int8", 100.0)
+    pruned = row("macs-0.25", "onnxruntime", "int8", 250.0) | {"quality": 89.0, "fastest": [2.5]}
+    sections = {"AMD, avx2": [dense], "Intel, avx2": [dense | {"quality": 90.0}, pruned]}
+    found = {"engines-classification.json": sections}
+    monkeypatch.setattr(first_page, "read_json", lambda path, _: found.get(path.name, {}))
+    _, _, *lines = first_page.choice().splitlines()
+    assert [line.split("|")[2:4] for line in lines] == [[" Intel, AVX2 alone ", " 16 × 16 "]]
+
+
 @pytest.mark.parametrize(
     ("task", "is_installed", "quantizes"),
     [
@@ -55,12 +65,12 @@ def test_encoders_get_an_nncf_build_wherever_it_is_installed(
 
 @pytest.mark.parametrize(("is_installed", "given"), [(True, []), (False, ["--calibration", "x"])])
 def test_rows_to_quantize_with_are_asked_for_where_they_are_needed(
-    is_installed: bool, given: list[str], tmp_path: Path, monkeypatch, capsys
+    is_installed: bool, given: list[str], monkeypatch, capsys
 ):
     """A build that is left out unnoticed would make other builds the fastest."""
-    directory = runtime_artifacts.classifier("bert").directory
+    monkeypatch.setattr(engines, "read_artifact", lambda path: SimpleNamespace(task="reranking"))
     monkeypatch.setattr(engines, "quantizes_with_nncf", lambda task: is_installed)
-    monkeypatch.setattr("sys.argv", ["engines", str(directory), "--rows", "y", *given])
+    monkeypatch.setattr("sys.argv", ["engines", "artifact", "--rows", "y", *given])
     with pytest.raises(SystemExit):
         engines.main()
     assert "--calibration is for NNCF" in capsys.readouterr().err
