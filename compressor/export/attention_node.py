@@ -48,9 +48,13 @@ def with_attention_nodes(model: ModelProto, directory: Path = Path()) -> ModelPr
         # The operator broadcasts a mask over heads, not over queries.
         mask = block.mask if block.one_query else _whole_mask(edit, block.mask)
         node = edit.node(
-            "Attention", [*block.inputs, mask], block.last.output,
-            q_num_heads=block.heads, kv_num_heads=block.heads, scale=1.0,
-        )  # fmt: skip
+            "Attention",
+            [*block.inputs, mask],
+            block.last.output,
+            q_num_heads=block.heads,
+            kv_num_heads=block.heads,
+            scale=1.0,
+        )
         edit.replace(block.nodes, block.last, node)
     made = edit.finish()
     for opset in made.opset_import:
@@ -116,9 +120,11 @@ def _whole_mask(edit: GraphEdit, mask: str) -> str:
         tokens = f"{_MASK_SHAPE}.tokens"
         maker = edit.makes[mask]
         edit.replace(
-            [maker], maker, maker,
+            [maker],
+            maker,
+            maker,
             edit.node("Shape", [_MASK], [tokens], start=1, end=2),
             edit.node("Concat", [ones, tokens, one], [_MASK_SHAPE], axis=0),
             edit.node("Expand", [mask, _MASK_SHAPE], [_WHOLE]),
-        )  # fmt: skip
+        )
     return _WHOLE
