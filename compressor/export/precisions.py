@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from compressor.errors import VerificationError
-from compressor.export.attention_node import with_attention_nodes
 from compressor.export.device_step import share_caches
 from compressor.export.for_cuda import CUDA, form_check, packed_check
 from compressor.export.fp16 import to_fp16
@@ -109,8 +108,7 @@ def write_precision(
         if precision == "fp16":
             _save(to_fp16(fused or model, graphs), graphs, graph, precision)
         else:
-            joined = with_attention_nodes(model, graphs)
-            _save(to_int8(joined, graphs, ranges.get(file)), graphs, graph, precision)
+            _save(to_int8(model, graphs, ranges.get(file)), graphs, graph, precision)
         if form is not None and fused is not None:
             made_for[precision] = CUDA
             files |= form.write_beside(graph, f".{precision}.onnx")
