@@ -1,12 +1,14 @@
 """What each engine makes of an artifact: rows a second of every build in every engine, in turns.
 
-    python -m benchmarks.engines DENSE PRUNED … --rows FILE [--threads N] [--nncf CALIBRATION_FILE]
+    python -m benchmarks.engines DENSE PRUNED … --rows FILE [--threads N] [--calibration FILE]
 
 All are artifacts of one model; every engine that runs the task runs them in all its precisions.
 Rows of FILE are cut or filled to a number of tokens; translators generate as many as they read.
-All rows, as they are, are answered by every build, for its quality. With --nncf (and `pip install
-nncf`) OpenVINO also runs int8 graphs that NNCF makes of the float32 ones. Results are added to
-benchmarks/results/engines-TASK.json, a section for each processor, and drawn into engines-TASK.md.
+All rows, as they are, are answered by every build, for its quality. Where NNCF is installed (the
+extra `nncf`), OpenVINO also runs int8 graphs that NNCF makes of encoders' float32 ones, with the
+activations of --calibration; one of the dense model is a dense build as any other. Results are
+added to benchmarks/results/engines-TASK.json, a section for each processor, and drawn into
+engines-TASK.md.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import os
 import shutil
 import tempfile
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +44,7 @@ SHAPES = {
     "translation": ((1, 20), (16, 20), (64, 20)),
 }
 PRECISIONS = ("fp32", "int8", "bf16")
+NNCF_ROWS = 300  # whose activations it sees at most
 # A dense batch takes up to half a second.
 RUNS: dict[str, Any] = {"warmup": 4, "min_runs": 12, "min_seconds": 1.0}
 
@@ -59,11 +64,28 @@ def builds(directory: Path, task: Task) -> list[Build]:
     return builds_of(directory, artifact, engines, names)
 
 
+def quantizes_with_nncf(task: Task) -> bool:
+    """Whether NNCF is installed, and OpenVINO runs models of the task."""
+    try:
+        task.engine("openvino")
+    except UsageError:
+        return False
+    return find_spec("nncf") is not None
+
+
 def open_nncf(directory: Path, task: Task, threads: int, rows: Rows, work: Path) -> Runtime:
-    """An encoder in OpenVINO, its float32 graph quantized by NNCF with activations of `rows`."""
-    import nncf  # type: ignore[import-not-found]
+    """An encoder in OpenVINO, its float32 graph quantized by NNCF with activations of `rows`.
+
+    Args:
+        directory: an artifact.
+        task: that it was made for.
+        threads: of the session.
+        rows: to quantize with.
+        work: the directory to write a copy of the artifact to.
+    """
     import onnx
 
+    nncf = import_module("nncf")
     copy = work / directory.name
     shutil.copytree(directory, copy)
     (copy / "manifest.json").unlink()  # its graph is another one now
@@ -163,10 +185,15 @@ def main() -> None:
     parser.add_argument("artifacts", nargs="+", type=Path, metavar="ARTIFACT", help="dense first")
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--nncf", type=Path, help="rows to quantize with, 300 at most")
+    parser.add_argument("--calibration", type=Path, help="rows that NNCF quantizes with")
     args = parser.parse_args()
     first = read_artifact(args.artifacts[0])
     task, name = TASKS[first.task], f"engines-{first.task}"
+    if quantizes_with_nncf(task) != (args.calibration is not None):
+        parser.error(
+            "--calibration is for NNCF, on encoders: give it where NNCF is installed, and else "
+            "leave it out or install it with `pip install '.[nncf]'`"
+        )
     known: dict[str, Any] = {"labels": first.labels, "languages": first.direction}
     runtimes: dict[Key, Runtime] = {
         (directory.name, build.engine, build.precision): task.open(
@@ -176,10 +203,10 @@ def main() -> None:
         for build in builds(directory, task)
     }
     with tempfile.TemporaryDirectory() as work:
-        if args.nncf:
-            sample = task.read_rows(args.nncf, **known, limit=300)
+        if args.calibration:
+            sample = task.read_rows(args.calibration, **known, limit=NNCF_ROWS)
             for directory in args.artifacts:
-                runtimes[directory.name, "openvino", "int8 (NNCF)"] = open_nncf(
+                runtimes[directory.name, "openvino", pages.NNCF] = open_nncf(
                     directory, task, args.threads, sample, Path(work)
                 )
         texts = task.read_rows(args.rows, **known)

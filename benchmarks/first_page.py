@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import tradeoff
-from benchmarks.pages import RESULTS, drawing, markdown_table, read_json, with_interval
+from benchmarks.pages import NNCF, RESULTS, drawing, markdown_table, read_json, with_interval
 from compressor.report.plots import COLORS, DENSE, FAINT
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ def choice() -> str:
     lines = []
     for name, task in TASKS.items():
         for machine, rows in read_json(RESULTS / f"engines-{name}.json", {}).items():
+            if all(map(_is_dense, rows)):  # nothing that could win over them
+                continue
             shapes = sorted({(row["rows"], row["tokens"]) for row in rows}, key=_by_work)
             found = [_winners(rows, shape) for shape in shapes]
             for builds, group in groupby(found, lambda pair: (_build(pair[0]), _build(pair[1]))):
@@ -145,18 +147,19 @@ def _by_work(shape: tuple[int, int]) -> tuple[int, int]:
 
 
 def _winners(rows: list[Row], shape: tuple[int, int]) -> tuple[Row, Row]:
-    """The fastest dense build and the fastest pruned one, of what `compress` writes unasked."""
+    """The fastest dense build of any program, and the fastest pruned one that `compress` writes."""
     there = sorted(
         (row for row in rows
-         if (row["rows"], row["tokens"]) == shape
-         and "NNCF" not in row["precision"] and not row["model"].endswith(" tokens")),
+         if (row["rows"], row["tokens"]) == shape and not row["model"].endswith(" tokens")),
         key=lambda row: -row["rows_per_second"],
     )  # fmt: skip
-    dense, pruned = (
-        next(row for row in there if row["model"].startswith("dense") is dense)
-        for dense in (True, False)
-    )
+    dense = next(row for row in there if _is_dense(row))
+    pruned = next(row for row in there if not _is_dense(row) and row["precision"] != NNCF)
     return dense, pruned
+
+
+def _is_dense(row: Row) -> bool:
+    return row["model"].startswith("dense")
 
 
 def _build(row: Row) -> str:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+NNCF = "int8 (NNCF)"  # a precision of OpenVINO, in tables of engines; `compress` does not write it
 Problem = Callable[[Any], str]  # of parsed arguments
 _RULES = {"l": " --- ", "r": " ---: "}
 

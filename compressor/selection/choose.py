@@ -90,7 +90,8 @@ def scored(start: Mask, method: UnitMethod, opened: Prunable, context: Context) 
     sublayers = opened.limits.sublayers(opened.source.checkpoint.layers)
     full = Mask.full(sublayers)
     names = sorted({units_of(kind) for kind in full.kinds()})
-    units = " and ".join(f"{full.total(name):,} {name}" for name in names)
+    counted = [f"{full.total(name):,} {name}" for name in names]
+    units = " and ".join([*counted, *(["tokens"] if start.total("tokens") else [])])
     return context.steps.do(
         score,
         start,
