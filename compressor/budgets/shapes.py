@@ -190,7 +190,12 @@ class ShapeSearch:
         return min(self._tried.values(), key=lambda tried: tried.rank)
 
     def _fits(self) -> bool:
-        return self._plan is None or self.clock() + self._plan.seconds <= self._ends
+        """Whether there is time for another candidate."""
+        if self._plan is None:
+            return True
+        trained = sum(tried.result.divergence is not None for tried in self._tried.values())
+        in_time = self.clock() + self._plan.seconds <= self._ends
+        return trained < self._plan.candidates and in_time
 
     def _rank_without(self, number: int) -> Rank:
         return self._rank([f"{self.stack}.{i}" for i in spread(self.depth, number)])
