@@ -83,11 +83,11 @@ class LayerwiseForward:
 
         for number in range(len(self.batches)):
             self._run(number, self.model.get_submodule(block).register_forward_hook(after))
-        stack, _, number = block.rpartition(".")
+        stack, _, last = block.rpartition(".")
         self._returned[stack] = returned
         self._finished += [
             path
-            for path in (f"{stack}.{i}" for i in range(int(number) + 1))
+            for path in (f"{stack}.{i}" for i in range(int(last) + 1))
             if path not in self._finished
         ]
 

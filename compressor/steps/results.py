@@ -197,6 +197,9 @@ class Timing(ResultModel):
     # was timed), and over `fastest`, the fastest dense build of any engine at this batch size.
     engine_speedup: Number | None = None
     engine_speedup_interval: Interval | None = None
+    # Of a model that generates, the encoder's share of the time and of the multiply-adds.
+    encoder_time: Number | None = None
+    encoder_macs: Number | None = None
     fastest: str | None = None
     fastest_speedup: Number | None = None
     fastest_speedup_interval: Interval | None = None
