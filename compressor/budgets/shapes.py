@@ -146,7 +146,9 @@ class ShapeSearch:
         report: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.limits, self.layers, self.trainings = limits, layers, trainings
+        self.limits = limits
+        self.layers = layers
+        self.trainings = trainings
         self.choose_units, self.minutes = choose_units, minutes
         self.report, self.clock = report, clock
         stacks = [layer.partition(".")[0] for layer in limits.full.layers()]
