@@ -106,9 +106,10 @@ def reconstruct(method: Reconstruct, job: RecoveryJob) -> Recovered:
 
 def _ends(job: RecoveryJob) -> dict[str, Sublayer]:
     """Path of each layer before dropped ones -> the last sublayer of the last of these."""
-    dropped, ends, standing = job.mask.dropped, dict[str, Sublayer](), ""
+    ends: dict[str, Sublayer] = {}
+    standing = ""
     for path, sublayers in by_layer(find_sublayers(job.dense)).items():
-        if sublayers[0].layer not in dropped:
+        if sublayers[0].layer not in job.mask.dropped:
             standing = path
         elif standing.rpartition(".")[0] == path.rpartition(".")[0]:
             ends[standing] = sublayers[-1]

@@ -211,10 +211,10 @@ def time_beside_products(report: Report) -> list[str]:
     far = [x for x in apart if abs(x[0] - x[1]) > APART]
     if not far:
         return []
-    most, products, batch = max(far, key=lambda x: abs(x[0] - x[1]))
-    shares = [numbers.percent(x, 1) for x in (most, 1 - most, products, 1 - products)]
+    row = max(far, key=lambda row: abs(row[0] - row[1]))
+    shares = [numbers.percent(x, 1) for share in row[:2] for x in (share, 1 - share)]
     return [
-        f"At batch {batch} the dense model's encoder and decoder take {shares[0]} and {shares[1]} "
+        f"At batch {row[2]} the dense model's encoder and decoder take {shares[0]} and {shares[1]} "
         f"of the time, for {shares[2]} and {shares[3]} of the multiply-adds, by which units were "
         "chosen: --speedup chooses by time."
     ]
