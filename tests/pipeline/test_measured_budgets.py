@@ -25,18 +25,20 @@ from compressor.options.requests import Recipe
 from compressor.pipeline.run import run
 from compressor.pipeline.setup import open_run, prepare
 from compressor.progress import SILENT
-from compressor.recovery import probes
+from compressor.recovery import distillation, planning, probes
 from compressor.recovery.planning import RecoveryPlan, recover
 from compressor.report.schema import load_report
 from compressor.runtime.opening import read_artifact
 from compressor.steps.context import Context
-from compressor.steps.results import Throughput
+from compressor.steps.results import OutputPath, Throughput
 from compressor.steps.values import Exported
 from compressor.tasks import TASKS
 from compressor.tasks.opened import ModelAndRows, encode
 from compressor.throughput import Subject
 from compressor.throughput import timer as timing_step
 from compressor.training.data import hold_out
+from compressor.training.loop import train
+from compressor.training.text import Text
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.runs import Progress, recipe_for
@@ -178,6 +180,44 @@ def test_layers_are_weighed_by_what_training_brings_back(checkpoints, tmp_path, 
     )
     assert best.divergence == pytest.approx(divergence(short, choice.mask), rel=1e-4)
     assert f"after {steps} steps of training" in choice.text
+
+
+def translate(
+    dense: Exported, beams: int, *, directory: Path, text: Text, context: Context
+) -> OutputPath:
+    """Stands in for the dense model, which is not exported here."""
+    path = directory / "translations.txt"
+    path.write_text("w4 w5\n" * text.rows, encoding="utf-8")
+    return path
+
+
+def test_a_translators_candidates_learn_from_the_text(translator, tmp_path, monkeypatch):
+    """They differ in decoder layers, and their steps are those of rows and lines together."""
+    Machine({"decoder_self": 0.03, "cross": 0.03}, monkeypatch)
+    monkeypatch.setattr(shapes, "LEAST_STEPS", 4)
+    monkeypatch.setattr(shapes, "MOST_STEPS", 6)
+    text = tmp_path / "lines.txt"
+    text.write_text("w3 w4 w5\nw6 w7\n" * 20, encoding="utf-8")
+    monkeypatch.setattr(planning, "translate", translate)
+    seen: list[tuple[int, int]] = []  # steps, lines of each training
+
+    def note(problem, data, schedule, *others):
+        seen.append((schedule.steps, data.stored.rows))
+        return train(problem, data, schedule, *others)
+
+    monkeypatch.setattr(distillation, "train", note)
+    recipe = speed_recipe(
+        translator, tmp_path, recover="distill", distill_text=str(text),
+        distill_epochs=1_000_000, distill_batch=8, drop_layers="search",
+    )  # fmt: skip
+    choice = choose(recipe, tmp_path / "out")
+    tries, steps = choice.search.layers, choice.search.probe_steps
+    assert {layer.partition(".")[0] for found in tries for layer in found.layers} == {"decoder"}
+    trained = [found for found in tries if found.divergence is not None]
+    assert len(trained) > 1
+    assert seen == [(probes.COST_STEPS, 40), *[(steps, 40)] * len(trained)]
+    best = min(trained, key=lambda found: found.divergence)
+    assert choice.mask.dropped == set(best.layers)
 
 
 def divergence(recipe: Recipe, mask: Mask) -> float:
