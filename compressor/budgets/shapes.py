@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from compressor import parallel
 from compressor.budgets.base import UNREACHABLE, Choice, Layers, Limits
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask
@@ -112,6 +113,11 @@ def spread(depth: int, dropped: int) -> list[int]:
     return [number for number in range(depth) if number not in stay]
 
 
+def shared_clock() -> float:
+    """The seconds of rank 0's clock, by which all ranks decide alike."""
+    return parallel.agree(time.monotonic())
+
+
 class TooShortError(Exception):
     """The run is too short to train candidates in the share of it that choosing may take."""
 
@@ -133,7 +139,7 @@ class ShapeSearch:
         choose_units: within the limits of a model without some layers.
         minutes: of all short trainings together, at most.
         report: tells the user a line of text.
-        clock: seconds.
+        clock: seconds, the same for all ranks.
     """
 
     def __init__(
@@ -144,7 +150,7 @@ class ShapeSearch:
         choose_units: Callable[[Limits], Choice],
         minutes: float | None,
         report: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = shared_clock,
     ) -> None:
         self.limits = limits
         self.layers = layers
