@@ -184,6 +184,11 @@ class Budget(Options):
     needs_scores: ClassVar[str] = ""  # its name in messages, if a learned mask cannot meet it
 
     @property
+    def needs_training(self) -> str:
+        """The option that has no effect where the recovery does not train, if one is given."""
+        return ""
+
+    @property
     @abstractmethod
     def text(self) -> str:
         """The budget of one artifact in words, as in `keep 0.5`."""
@@ -311,7 +316,8 @@ class Budget(Options):
 
         A subclass names as its parameters what it asks for, and gets that alone: `limits`
         (`Limits`), `costs` (`UnitCosts`, multiply-adds), `scorer` (`Scorer`), `timer` (`Timer`),
-        `judge` (`Judge`), `layers` (`Layers`), and `report`, which tells the user a line of text.
+        `judge` (`Judge`), `layers` (`Layers`), `trainings` (`shapes.Trainings`, or None where the
+        recovery does not train), and `report`, which tells the user a line of text.
 
         Returns:
             The mask, which keeps what the limits do not let go; the scores of all units; how they

@@ -1,7 +1,8 @@
 """`--speedup`: removes what makes the model faster by a factor on this machine.
 
-With `--drop-layers search` it also finds how many whole layers go before units are chosen: one more
-at a time of either stack, while that leaves less divergence at the same speed.
+With `--drop-layers search` it also finds how many whole layers go before units are chosen. Where
+the run trains, candidates of the same speed are trained for a short while (`shapes`); else one more
+layer of either stack goes at a time, while that leaves less divergence at the same speed.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from compressor.budgets.base import (
     Timer,
 )
 from compressor.budgets.competing import SearchedUnits
+from compressor.budgets.shapes import ShapeSearch, TooShortError, Trainings
 from compressor.budgets.units import lose_together
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, kind_of, units_of
-from compressor.options.bounds import BatchSize
+from compressor.options.bounds import BatchSize, Positive
 from compressor.options.declare import option
 from compressor.steps.results import CostTable, LayerCost, LayersTry, SpeedSearch, Timing
 
@@ -44,11 +46,23 @@ class Speedup(SearchedUnits):
         None, help="Engine that --speedup is measured in, one of --engines. Default: onnxruntime."
     )
 
+    probe_minutes: Positive | None = option(
+        None,
+        only_with="drop_layers=search",
+        help="Minutes of the short trainings by which a run that distills weighs layers to drop, "
+        "all together. Default: what leaves choosing under a quarter of the run's time.",
+    )
+
     @property
     def text(self) -> str:
         """As in `speedup 1.3 at batch 16`."""
         engine = "" if self.at_engine is None else f" in {self.at_engine}"
         return f"speedup {self.speedup:.15g} at batch {self.at_batch}{engine}"
+
+    @property
+    def needs_training(self) -> str:
+        """The minutes of short trainings, if they are given."""
+        return "" if self.probe_minutes is None else f"--probe-minutes {self.probe_minutes:g}"
 
     @property
     def timed_batch(self) -> int:
@@ -71,6 +85,7 @@ class Speedup(SearchedUnits):
         scorer: Scorer,
         timer: Timer,
         layers: Layers,
+        trainings: Trainings | None,
         report: Callable[[str], None],
     ) -> Choice:
         """Time what units cost, choose the cheapest that is fast enough, and time that.
@@ -84,6 +99,15 @@ class Speedup(SearchedUnits):
         def choose_units(limits: Limits) -> Choice:
             return self._choose_units(limits, table, scorer, timer, report)
 
+        if self.drop_layers == SEARCH and trainings is not None:
+            minutes = self.probe_minutes
+            try:
+                return ShapeSearch(limits, layers, trainings, choose_units, minutes, report).best()
+            except TooShortError:
+                report(
+                    "  the run's training is too short to train candidates in a quarter of its "
+                    "time: they are weighed by their divergence before it"
+                )
         if self.drop_layers == SEARCH:
             return search_layers(limits, layers, choose_units, report)
         return choose_units(limits)

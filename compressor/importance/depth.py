@@ -29,7 +29,7 @@ def layers_to_drop(
     """Choose whole Transformer layers to drop, one after the other.
 
     The next layer is the one without which, and without those chosen before, the predictions
-    diverge least from the dense model's.
+    diverge least from the dense model's. A decoder's last layer stays while two others are left.
 
     Args:
         model: dense; its weights do not change.
@@ -51,7 +51,7 @@ def layers_to_drop(
     terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
     model.to(device)
     while any(left.values()):
-        excluded = mask.dropped | kept
+        excluded = mask.dropped | kept | _last_of_decoder(mask)
         names = [
             name
             for name in mask.layers()
@@ -76,6 +76,17 @@ def layers_to_drop(
         chosen[name] = float(means[least])
     model.to("cpu")
     return chosen
+
+
+def _last_of_decoder(mask: Mask) -> set[str]:
+    """The last layer of a decoder of which three are left; of two, skipping decides.
+
+    Its stream is what the projection reads: of few layers, those with it are repaired far better
+    than skipping tells (docs/design-log.md).
+    """
+    decoder = [name for name in mask.layers() if name.startswith("decoder")]
+    left = [name for name in decoder if name not in mask.dropped]
+    return {decoder[-1]} if len(left) > 2 else set()
 
 
 @torch.no_grad()

@@ -72,13 +72,13 @@ def _added(real: Tensor) -> Tensor:
     return torch.where(real, 0.0, _MASKED)
 
 
-def _preferred(real: Tensor, number: Tensor, is_read: Tensor) -> Tensor:
+def _preferred(real: Tensor, places: Tensor, is_read: Tensor) -> Tensor:
     """What orders tokens beside their significance.
 
     The token that is read is first, slots without a token are last, and of equal tokens the one
-    with the lower number is first: not every engine keeps the order of equal values.
+    with the lower place is first: not every engine keeps the order of equal values.
     """
-    return torch.where(is_read, -_MASKED, torch.where(real, number * -_TIE, _MASKED))
+    return torch.where(is_read, -_MASKED, torch.where(real, places * -_TIE, _MASKED))
 
 
 def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
@@ -96,11 +96,12 @@ def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
     number = torch.arange(slots.shape[1], device=slots.device)[None]
     real = _is_chosen(number, kept, tenths)
     added = _added(real)
+    places = kept.places.gather(1, slots)
     chosen = KeptTokens(
-        places=kept.places.gather(1, slots),
+        places=places,
         real=real,
         added=added,
-        preferred=_preferred(real, number, number == 0),
+        preferred=_preferred(real, places, number == 0),
         lengths=kept.lengths,
         whole=kept.whole,
         tenths=tenths,

@@ -136,6 +136,12 @@ def _check_budget(recipe: Recipe) -> None:
                 "out, and give it to `compress export` afterwards",
             )
     _refuse(
+        bool(budget.needs_training) and not any(step.trains for step in recipe.recovery),
+        _USELESS,
+        f"{budget.needs_training} is for a recovery that trains; add --recover "
+        "reconstruct+distill, or leave it out",
+    )
+    _refuse(
         budget.timed_engine not in (None, *export.engines),
         "engine-not-exported",
         f"--at-engine {budget.timed_engine} is not among the engines that models are exported "

@@ -91,6 +91,24 @@ class RecoveryMethod(Options):
         """
         return self
 
+    def shortened(self, steps: int, rows: int) -> Self:
+        """A copy whose training has some steps alone; itself if it does not train.
+
+        Args:
+            steps: of optimization.
+            rows: that an epoch goes through.
+        """
+        return self
+
+    def seconds(self, step: float, rows: int) -> float:
+        """How long it trains, at most, without stopping early; 0 if it does not train.
+
+        Args:
+            step: seconds of a step of optimization.
+            rows: that an epoch goes through.
+        """
+        return 0.0
+
     def recover(self, job: RecoveryJob) -> Recovered:
         """Recover `job.pruned`; models are in evaluation mode, and on the job's device.
 
@@ -209,6 +227,25 @@ class Distill(RecoveryMethod):
         return decided.with_precision("bf16" if on_gpu else "fp32")
 
     @override
+    def shortened(self, steps: int, rows: int) -> Distill:
+        # Weights of an earlier artifact would fit one candidate alone.
+        epochs = -(-steps * self._step_rows // rows)
+        changes = {"steps": steps, "epochs": epochs, "patience": epochs, "start": None}
+        return self.model_copy(update={**changes, "minutes": None})
+
+    @override
+    def seconds(self, step: float, rows: int) -> float:
+        steps = self.epochs * -(-rows // self._step_rows)
+        trained = step * (steps if self.steps is None else min(steps, self.steps))
+        return trained if self.minutes is None else min(trained, 60 * self.minutes)
+
+    @property
+    def _step_rows(self) -> int:
+        # `for_task` decides on them before a run begins.
+        assert self.batch is not None
+        return self.batch
+
+    @override
     def for_task(self, task: Task) -> Distill:
         usual = MUON_BATCH_ROWS if self.text is not None and task.muon_on_text else BATCH_ROWS
         return self.model_copy(update={"batch": self.batch or usual})
@@ -236,10 +273,14 @@ class Recovered:
     Args:
         model: shares the parameters that no method changed with the pruned model.
         text: what was done, for the report.
+        steps: of optimization, where it was trained.
+        seconds: that these took, with validation.
     """
 
     model: nn.Module
     text: str
+    steps: int = 0
+    seconds: float = 0.0
 
 
 def extra_text(methods: Sequence[RecoveryMethod]) -> ExtraText | None:
@@ -274,7 +315,7 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
     from compressor.parallel import sharding
     from compressor.training.data import hold_out
 
-    texts, models = [], [job.dense, job.pruned]
+    done, models = list[Recovered](), [job.dense, job.pruned]
     with evaluating(job.dense), evaluating(job.pruned), sharding.translate_rank_errors():
         try:
             for number, method in enumerate(methods):
@@ -291,8 +332,9 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
                 step = replace(job, pruned=models[-1], examples=examples, state=state)
                 recovered = method.recover(step)
                 models.append(recovered.model)
-                texts.append(recovered.text)
+                done.append(recovered)
         finally:
             for model in models:
                 model.to("cpu")
-    return Recovered(models[-1], "; then ".join(texts))
+    steps, seconds = sum(x.steps for x in done), sum(x.seconds for x in done)
+    return Recovered(models[-1], "; then ".join(x.text for x in done), steps, seconds)

@@ -160,7 +160,7 @@ def _fine_tuned(
             trained = train(problem, data, schedule, job.seed, job.state, job.report, job.progress)
     if trained.best is None or not trained.best < before:
         text = f"distill: nothing gained on {len(held)} held-out rows, weights not changed"
-        return Recovered(pruned, text)
+        return Recovered(pruned, text, trained.steps, trained.seconds)
     student.zero_grad()
     lines = "" if job.text is None else f" and {job.text.rows} lines of text"
     products = "" if precision == "fp32" else f" with products in {precision}"
@@ -170,7 +170,8 @@ def _fine_tuned(
         f"{trained.history[-1]['epoch']} epochs ({trained.steps} steps); divergence from it on "
         f"{len(held)} held-out rows {before:.4f} before, {trained.best:.4f} after"
     )
-    return Recovered(sharding.gathered(student, pruned), text)
+    model = sharding.gathered(student, pruned)
+    return Recovered(model, text, trained.steps, trained.seconds)
 
 
 class Distillation(Problem):

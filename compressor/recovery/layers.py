@@ -10,7 +10,7 @@ from compressor.importance.depth import divergence
 from compressor.importance.scoring import find_layers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.recovery import RecoveryMethod
+from compressor.recovery import Recovered
 from compressor.recovery.planning import RecoveryPlan, recover
 from compressor.steps.context import Context
 from compressor.tasks.opened import ModelAndRows
@@ -47,7 +47,7 @@ class RunLayers:
         return self.context.steps.do(
             measure_divergence,
             mask,
-            methods,
+            RecoveryPlan(methods),
             title=title,
             shared=True,
             opened=self.source,
@@ -56,21 +56,34 @@ class RunLayers:
 
 
 def measure_divergence(
-    mask: Mask, methods: Sequence[RecoveryMethod], *, opened: ModelAndRows, context: Context
+    mask: Mask, plan: RecoveryPlan, *, opened: ModelAndRows, context: Context
 ) -> float:
     """Divergence from the dense model on held-out rows, in nats per loss term.
 
-    The model with the mask's units is recovered on the other rows.
+    Args:
+        mask: units of a model, which is recovered on the other rows.
+        plan: how.
+        opened: the dense model, and all rows.
+        context: how to compute.
     """
+    return recover_and_measure(mask, plan, opened, context)[1]
+
+
+def recover_and_measure(
+    mask: Mask, plan: RecoveryPlan, opened: ModelAndRows, context: Context
+) -> tuple[Recovered, float]:
+    """A recovered model, and its divergence; see `measure_divergence`."""
     dense, layers = opened.checkpoint.model, opened.checkpoint.layers
     learn, held = hold_out(opened.examples, context.seed)
+    trains = any(method.trains for method in plan.methods)  # which holds out the same rows itself
+    fitted = opened if trains else replace(opened, examples=learn)
+    state = context.state_file("candidate.safetensors")
     pruned = prune(dense, layers, mask)
-    fitted = replace(opened, examples=learn)
-    how = RecoveryPlan(methods)
-    recovered = recover(how, pruned, mask, opened=fitted, context=context).model
+    recovered = recover(plan, pruned, mask, opened=fitted, context=context, state=state)
     batches = opened.task.batches(parallel.shard(held), dense)
-    device = context.device
+    device, model = context.device, recovered.model
     try:
-        return divergence(recovered.to(device), dense.to(device), batches, opened.task, device)
+        lost = divergence(model.to(device), dense.to(device), batches, opened.task, device)
     finally:
         dense.to("cpu")
+    return recovered, lost

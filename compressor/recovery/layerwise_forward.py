@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ class LayerwiseForward:
         self.model = model
         self.batches = batches
         self.task = task
+        self.normalization = ""  # path of the one at which the last observation was made
         self._returned: dict[str, list[Any]] = {}  # stack -> outputs of its last finished block
         self._finished: list[str] = []
 
@@ -57,22 +59,22 @@ class LayerwiseForward:
         def before_projection(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             values["input"] = inputs[0]
 
-        def before_norm(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        def before_norm(path: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             if values:
-                values["stream"] = inputs[0]
+                values["stream"], self.normalization = inputs[0], path
                 raise _Reached
 
         projection = self.model.get_submodule(sublayer.output)
-        norms = (x for x in self.model.modules() if is_normalization(x))
+        norms = ((path, x) for path, x in self.model.named_modules() if is_normalization(x))
         self._run(
             number,
             projection.register_forward_pre_hook(before_projection),
-            *(norm.register_forward_pre_hook(before_norm) for norm in norms),
+            *(x.register_forward_pre_hook(partial(before_norm, path)) for path, x in norms),
         )
         return values["input"], values["stream"]
 
     def finish(self, block: str) -> None:
-        """Run all batches through a block of a stack, and skip it from then on."""
+        """Run all batches through a block of a stack; skip it and those before from then on."""
         returned: list[Any] = []
 
         def after(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -81,8 +83,13 @@ class LayerwiseForward:
 
         for number in range(len(self.batches)):
             self._run(number, self.model.get_submodule(block).register_forward_hook(after))
-        self._returned[block.rpartition(".")[0]] = returned
-        self._finished.append(block)
+        stack, _, last = block.rpartition(".")
+        self._returned[stack] = returned
+        self._finished += [
+            path
+            for path in (f"{stack}.{i}" for i in range(int(last) + 1))
+            if path not in self._finished
+        ]
 
     @torch.no_grad()
     def _run(self, number: int, *registered: RemovableHandle) -> None:

@@ -12,11 +12,15 @@ residual stream, a projection also compensates for errors of earlier ones, so su
 nothing take part, too; one without units still has its bias. Every solution is tested on rows it
 was not fitted to. Each stack is run about three times through both models, for any number of
 layers.
+
+A layer stands for itself and for the dropped ones right behind it: e of its last projection is
+towards the dense model's stream after the last of these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Set
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
@@ -24,7 +28,14 @@ from torch import Tensor, nn
 
 from compressor import parallel
 from compressor.importance.statistics import Moments, add_damping, require_finite
-from compressor.model.modes import shared_copy, tokens_of
+from compressor.model.layers import find_sublayers
+from compressor.model.modeling_tokens import ReadsOneToken
+from compressor.model.modes import (
+    computing_all_tokens,
+    is_normalization,
+    shared_copy,
+    tokens_of,
+)
 from compressor.model.sublayers import Sublayer, by_layer
 from compressor.model.token_selection import at_tokens, tokens_left
 from compressor.recovery import Reconstruct, Recovered, RecoveryJob
@@ -58,22 +69,30 @@ def reconstruct(method: Reconstruct, job: RecoveryJob) -> Recovered:
     if parallel.size() > 1:
         on_host = job.task.batches(parallel.shard(job.examples), job.dense, device=job.device)
     batches = [batch.to(job.device) for batch in on_host]
-    projections = [job.pruned.get_submodule(sublayer.output) for sublayer in job.layers]
-    model = shared_copy(job.pruned, own=[p for module in projections for p in module.parameters()])
+    ends = _ends(job)
+    changing = [job.pruned.get_submodule(sublayer.output) for sublayer in job.layers]
+    for path in ends:
+        changing += filter(is_normalization, job.pruned.get_submodule(path).modules())
+    model = shared_copy(job.pruned, own=[p for module in changing for p in module.parameters()])
     dense = LayerwiseForward(job.dense, batches, job.task)
     pruned = LayerwiseForward(model, batches, job.task)
     ratios = []  # squared difference to the dense model after each projection, after over before
-    for block, sublayers in by_layer(job.layers).items():
-        for sublayer in sublayers:
-            damping = DAMPING if sublayer.is_attention else FEED_FORWARD_DAMPING
-            moments = _gather(dense, pruned, sublayer, held)
-            module = model.get_submodule(sublayer.output)
-            solve = partial(_reconstruct_projection, sublayer, module, *moments, damping)
-            ratios.append(parallel.on_main(solve))
-            parallel.equalize(module.parameters())
-            job.progress(len(ratios), len(projections))
-        dense.finish(block)
-        pruned.finish(block)
+    with _comparable(job):
+        for block, sublayers in by_layer(job.layers).items():
+            end = ends.get(block, sublayers[-1])
+            for sublayer in sublayers:
+                damping = DAMPING if sublayer.is_attention else FEED_FORWARD_DAMPING
+                target = end if sublayer is sublayers[-1] else sublayer
+                moments = _gather(dense, pruned, sublayer, target, held)
+                module = model.get_submodule(sublayer.output)
+                solve = partial(_reconstruct_projection, sublayer, module, *moments, damping)
+                ratios.append(parallel.on_main(solve))
+                parallel.equalize(module.parameters())
+                if target is not sublayer and ratios[-1] < 1:
+                    _take_normalization(dense, model, target, sublayer)
+                job.progress(len(ratios), len(job.layers))
+            dense.finish(end.layer_path)
+            pruned.finish(block)
     changed = [ratio for ratio in ratios if ratio < 1]
     if not changed:
         return Recovered(model, f"reconstruct: nothing to improve in {len(ratios)} projections")
@@ -86,8 +105,45 @@ def reconstruct(method: Reconstruct, job: RecoveryJob) -> Recovered:
     return Recovered(model, text)
 
 
+def _ends(job: RecoveryJob) -> dict[str, Sublayer]:
+    """Path of each layer before dropped ones -> the last sublayer of the last of these."""
+    ends: dict[str, Sublayer] = {}
+    standing = ""
+    for path, sublayers in by_layer(find_sublayers(job.dense)).items():
+        if sublayers[0].layer not in job.mask.dropped:
+            standing = path
+        elif standing.rpartition(".")[0] == path.rpartition(".")[0]:
+            ends[standing] = sublayers[-1]
+    return ends
+
+
+def _comparable(job: RecoveryJob) -> AbstractContextManager[None]:
+    """Let the dense model compute all tokens of a last layer for which another one stands."""
+    dropped = [x.layer_path for x in find_sublayers(job.dense) if x.layer in job.mask.dropped]
+    reads = (isinstance(job.dense.get_submodule(path), ReadsOneToken) for path in dropped)
+    return computing_all_tokens(job.dense) if any(reads) else nullcontext()
+
+
+def _take_normalization(
+    dense: LayerwiseForward, model: nn.Module, target: Sublayer, sublayer: Sublayer
+) -> None:
+    """Copy what normalizes the stream behind a target to the layer that stands for it.
+
+    Only where it belongs to the layer; else it is the next layer's, which stays.
+    """
+    inside = f"{target.layer_path}."
+    if dense.normalization.startswith(inside):
+        own = f"{sublayer.layer_path}.{dense.normalization.removeprefix(inside)}"
+        behind = dense.model.get_submodule(dense.normalization)
+        model.get_submodule(own).load_state_dict(behind.state_dict())
+
+
 def _gather(
-    dense: LayerwiseForward, pruned: LayerwiseForward, sublayer: Sublayer, held: Set[int]
+    dense: LayerwiseForward,
+    pruned: LayerwiseForward,
+    sublayer: Sublayer,
+    target: Sublayer,
+    held: Set[int],
 ) -> tuple[Moments, Moments]:
     """Moments of a projection's inputs and of what is missing after it, over real tokens.
 
@@ -95,6 +151,7 @@ def _gather(
         dense: forward pass of the dense model.
         pruned: forward pass of the pruned model, as reconstructed so far.
         sublayer: whose output projection it is.
+        target: of the dense model, after which the stream is wanted.
         held: rows that are held out.
 
     Returns:
@@ -103,7 +160,7 @@ def _gather(
     both: list[Moments] = []
     module = pruned.model.get_submodule(sublayer.output)
     for number, batch in enumerate(pruned.batches):
-        _, target = dense.observe(sublayer, number)
+        _, wanted = dense.observe(target, number)
         inputs, stream = pruned.observe(sublayer, number)
         target = at_tokens(target, tokens_left(pruned.model, sublayer.layer_path))
         mask = pruned.task.token_mask(batch, sublayer.kind)
@@ -112,9 +169,9 @@ def _gather(
         width = module.in_features if isinstance(module, nn.Linear) else 0
         out = torch.tensor([row in held for row in batch.rows], device=real.device)
         if not both:
-            both = [Moments(width, target.shape[-1], device=real.device) for _ in range(2)]
+            both = [Moments(width, wanted.shape[-1], device=real.device) for _ in range(2)]
         for moments, chosen in zip(both, (real & ~out[:, None], real & out[:, None]), strict=True):
-            moments.add(inputs[chosen][:, :width], target[chosen] - stream[chosen])
+            moments.add(inputs[chosen][:, :width], wanted[chosen] - stream[chosen])
     for moments in both:
         moments.add_up_ranks()
     return both[0], both[1]

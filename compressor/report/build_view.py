@@ -127,6 +127,7 @@ def _doubts(report: Report) -> Iterator[str]:
     """Warnings about the test rows, the timings, and builds that are not the default."""
     if report.test is not None and report.shared_rows:
         yield f"{sentences.shared_rows(report.shared_rows, report.test.rows)}."
+    yield from sentences.time_beside_products(report)
     yield from sentences.uncertain_speedups(report)
     for variant in facts.pruned(report):
         for build in facts.precisions(report, variant):

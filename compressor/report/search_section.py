@@ -44,6 +44,9 @@ def _for_speed(report: Report, search: SpeedSearch) -> SearchSection:
         wanted=search.wanted,
         tries=tuple(search.tries),
         layers=tuple(search.layers),
+        training=f"with {search.probe_steps} steps of training"
+        if search.probe_steps
+        else "without training",
         costs=search.costs,
     )
 

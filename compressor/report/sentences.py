@@ -11,8 +11,9 @@ from compressor.report.gains import FastestGain, all_timings
 from compressor.report.numbers import join
 from compressor.report.schema import Report
 from compressor.report.view import BuildSummary, Difference, Headline, SpeedRow
-from compressor.steps.results import Outcome, Throughput, Timing, Variant
+from compressor.steps.results import Outcome, SpeedSearch, Throughput, Timing, Variant
 
+APART = 0.15  # difference of the encoder's shares of time and of multiply-adds that is told
 WIDE = 0.2  # width of a speed-up's interval, as a share of it, above which it is uncertain
 
 
@@ -214,6 +215,30 @@ def shared_rows(shared: int, total: int) -> str:
     """`3 of 24 test rows are calibration rows too, so …`, without the final full stop."""
     are = "is a calibration row" if shared == 1 else "are calibration rows"
     return f"{shared:,} of {total:,} test rows {are} too, so the loss on new text can be greater"
+
+
+def time_beside_products(report: Report) -> list[str]:
+    """That the dense model's time goes elsewhere than its multiply-adds; empty if it does not.
+
+    Only where units were chosen by counts.
+    """
+    if isinstance(report.search, SpeedSearch):
+        return []
+    apart = [
+        (row.encoder_time, row.encoder_macs, row.batch_size)
+        for row in all_timings(report)
+        if row.encoder_time is not None and row.encoder_macs is not None
+    ]
+    far = [x for x in apart if abs(x[0] - x[1]) > APART]
+    if not far:
+        return []
+    row = max(far, key=lambda row: abs(row[0] - row[1]))
+    shares = [numbers.percent(x, 1) for share in row[:2] for x in (share, 1 - share)]
+    return [
+        f"At batch {row[2]} the dense model's encoder and decoder take {shares[0]} and {shares[1]} "
+        f"of the time, for {shares[2]} and {shares[3]} of the multiply-adds, by which units were "
+        "chosen: --speedup chooses by time."
+    ]
 
 
 def uncertain_speedups(report: Report) -> list[str]:

@@ -364,7 +364,7 @@ def _choices(search: SearchSection) -> list[ReportTable]:
     ]
     return [
         make_table("tries", tries, search.notes, wanted=search.wanted),
-        make_table("layers", layers),
+        make_table("layers", layers, training=search.training),
     ]
 
 

@@ -168,6 +168,7 @@ class SearchSection:
     candidates: tuple[CandidateRow, ...] = ()  # of a search for a drop
     tries: tuple[SpeedTry, ...] = ()  # of a search for a speed-up
     layers: tuple[LayersTry, ...] = ()
+    training: str = ""  # of which the layers were recovered
     costs: CostTable | None = None
 
 

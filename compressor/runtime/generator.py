@@ -219,6 +219,11 @@ class Generator(Runtime[TranslationArtifact]):
         settings, rows = self._generation.with_length(forced_length), len(batch["input_ids"])
         return self._in_turn(lambda: self.tokens.rows(greedy(self.start(batch), rows, settings)))
 
+    @property
+    def encode_batch(self) -> Callable[[Batch], object] | None:
+        """Run the encoder; None with an engine that searches by itself."""
+        return self.start if self._generator is None else None
+
     def compute(self, batch: Batch, **options: Any) -> object:
         """Generate the answers to one padded batch; the options are those of `generate`."""
         return self.generate(batch, **options)

@@ -166,6 +166,14 @@ class Runtime(ABC, Generic[Described]):
     def _open(self) -> None:
         """Open the model with the engine."""
 
+    @property
+    def encode_batch(self) -> Callable[[Batch], object] | None:
+        """What encodes a batch before tokens are generated, for timing it by itself.
+
+        None where nothing is generated, or where the engine does both at once.
+        """
+        return None
+
     @abstractmethod
     def compute(self, batch: Batch, **options: Any) -> object:
         """Do all the work of one padded batch, for timing it.

@@ -5,6 +5,7 @@ Every measurement is a step of its own, from which a stopped search goes on.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from inspect import signature
 from pathlib import Path
@@ -19,6 +20,7 @@ from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune, restore_shape
 from compressor.recovery.layers import RunLayers
 from compressor.recovery.planning import RecoveryPlan, recover
+from compressor.recovery.probes import RunTrainings
 from compressor.recovery.pruned import keep_weights
 from compressor.report.search_section import unproven
 from compressor.selection.judge import RunJudge
@@ -131,8 +133,10 @@ def choose(
         opened: the model, and its rows.
         context: how to compute.
     """
+    # Scores of the dense model are part of choosing, too.
+    began = time.monotonic() - scores.cost.get("seconds", 0.0)
     budget, method = artifact.budget, artifact.method
-    source = opened.source
+    source, trains = opened.source, any(step.trains for step in recovery.methods)
     scorer = RunScorer(limits.start, scores, method, recovery, opened, context)
     offers: Mapping[str, Callable[[], Any]] = {
         "limits": lambda: limits,
@@ -141,6 +145,7 @@ def choose(
         "timer": lambda: timer_of(budget, dense, measuring, opened, context),
         "judge": lambda: RunJudge(artifact, recovery, tokens, dense, measuring, opened, context),
         "layers": lambda: RunLayers(recovery, source, context),
+        "trainings": lambda: RunTrainings(recovery, source, context, began) if trains else None,
         "report": lambda: context.progress.message,
     }
     choice = budget.choose(**{name: offers[name]() for name in signature(budget.choose).parameters})

@@ -200,6 +200,9 @@ class Timing(ResultModel):
     # was timed), and over `fastest`, the fastest dense build of any engine at this batch size.
     engine_speedup: Number | None = None
     engine_speedup_interval: Interval | None = None
+    # Of a model that generates, the encoder's share of the time and of the multiply-adds.
+    encoder_time: Number | None = None
+    encoder_macs: Number | None = None
     fastest: str | None = None
     fastest_speedup: Number | None = None
     fastest_speedup_interval: Interval | None = None
@@ -266,8 +269,8 @@ class LayersTry(ResultModel):
     layers: list[str]  # in the order in which they went, `decoder.2`
     kept: str = ""  # units; none where no choice is fast enough
     speedup: Number | None = None  # over dense, measured
-    # From the dense model on held-out rows, after the recovery, nats per loss term; None where the
-    # wanted speed-up was missed.
+    # From the dense model on held-out rows, nats per loss term, after the recovery: with
+    # `SpeedSearch.probe_steps` of training. None where the wanted speed-up was missed.
     divergence: Number | None = None
 
 
@@ -277,7 +280,8 @@ class SpeedSearch(ResultModel):
     wanted: Number
     costs: CostTable
     tries: list[SpeedTry]
-    layers: list[LayersTry] = []  # where the number of dropped layers was searched
+    layers: list[LayersTry] = []  # where the dropped layers were searched
+    probe_steps: Whole = 0  # of the short training of each of them
 
 
 class QualityCandidate(ResultModel):

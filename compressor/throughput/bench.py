@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Any
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.runtime.opening import count_output_tokens, reads_one_token
-from compressor.steps.results import Throughput
+from compressor.steps.results import Throughput, Timing
 from compressor.storage.names import ONNXRUNTIME
 from compressor.tasks import TASKS, Timed
 from compressor.throughput.hardware import cores
-from compressor.throughput.measure import measure
+from compressor.throughput.measure import measure, seconds_of_pass
 from compressor.throughput.memory import measure_memory
-from compressor.throughput.multiply_adds import WorkSize, ratio_of_multiply_adds, shape_of
+from compressor.throughput.multiply_adds import (
+    ModelShape,
+    WorkSize,
+    encoder_share,
+    ratio_of_multiply_adds,
+    shape_of,
+)
 from compressor.throughput.statistics import against_dense, summarize
 from compressor.throughput.workloads import Batch, Lengths, Workload, make_workloads
 
@@ -84,6 +90,8 @@ def benchmark(
     timings = summarize(
         samples, workloads, ratios, peak_memory_mib=peaks, reference=first, seed=seed
     )
+    if config:
+        timings = bench.with_encoder(timings, config)
     engines = {name: runtime.engine for name, runtime in runtimes.items()}
     if len(set(engines.values())) > 1:
         dense = [subject.name for subject in subjects if subject.dense]
@@ -165,24 +173,48 @@ class Bench:
         Returns:
             (model, batch size) -> ratio; infinite for a model that does no work.
         """
-        dense, *others = (
-            shape_of(
-                self.task,
-                config,
-                subject.counts,
-                count_output_tokens(subject.directory),
-                one_token=reads_one_token(subject.directory),
-            )
-            for subject in self.subjects
-        )
+        dense, *others = (self._shape(subject, config) for subject in self.subjects)
         ratios = {}
         for load in self.workloads:
-            inputs = (batch["input_ids"].shape for batch in load.batches)
-            target = math.ceil(load.target_tokens)
-            sizes = [WorkSize(rows, source, target) for rows, source in inputs]
+            sizes = _sizes(load)
             for subject, shape in zip(self.subjects[1:], others, strict=True):
                 ratios[subject.name, load.batch_size] = ratio_of_multiply_adds(dense, shape, sizes)
         return ratios
+
+    def with_encoder(self, timings: Sequence[Timing], config: Mapping[str, Any]) -> list[Timing]:
+        """Timings with the share of the first model's encoder, where it runs apart on a CPU.
+
+        Args:
+            timings: of all models.
+            config: the checkpoint's configuration.
+        """
+        first = self.subjects[0]
+        encode = self.runtimes[first.name].encode_batch
+        if encode is None or self.device != "cpu":  # a GPU computes on after it returns
+            return list(timings)
+        shape, loads = self._shape(first, config), {x.batch_size: x for x in self.workloads}
+
+        def completed(row: Timing) -> Timing:
+            if row.variant != first.name:
+                return row
+            load = loads[row.batch_size]
+            whole = load.batch_size * len(load.batches) / row.sentences_per_second
+            found = {
+                "encoder_time": seconds_of_pass(encode, load.batches) / whole,
+                "encoder_macs": encoder_share(shape, _sizes(load)),
+            }
+            return row.model_copy(update=found)
+
+        return [completed(row) for row in timings]
+
+    def _shape(self, subject: Subject, config: Mapping[str, Any]) -> ModelShape:
+        return shape_of(
+            self.task,
+            config,
+            subject.counts,
+            count_output_tokens(subject.directory),
+            one_token=reads_one_token(subject.directory),
+        )
 
     def _open(self, subject: Subject) -> Runtime:
         precision, engine = subject.precision or self.precision, subject.engine
@@ -260,3 +292,10 @@ class Bench:
                 for batch, its_own in zip(load.batches, other.batches, strict=True)
             }
         return batches
+
+
+def _sizes(load: Workload) -> list[WorkSize]:
+    """The sizes of a workload's batches."""
+    inputs = (batch["input_ids"].shape for batch in load.batches)
+    target = math.ceil(load.target_tokens)
+    return [WorkSize(rows, source, target) for rows, source in inputs]

@@ -74,6 +74,18 @@ def measure(
     return samples
 
 
+def seconds_of_pass(run: Run, batches: Sequence[Batch], passes: int = 5) -> float:
+    """The time of some batches: the sum of their medians over passes, after one to warm up."""
+    clock, seconds = time.perf_counter, list[list[float]]()
+    for _ in range(passes + 1):
+        seconds.append([])
+        for batch in batches:
+            start = clock()
+            run(batch)
+            seconds[-1].append(clock() - start)
+    return sum(median(times) for times in zip(*seconds[1:], strict=True))
+
+
 def _rounds(
     subjects: Mapping[str, Run],
     batches: Sequence[Batch],

@@ -186,6 +186,23 @@ def multiply_adds(shape: ModelShape, size: WorkSize) -> Counter[str]:
     return work
 
 
+def encoder_share(shape: ModelShape, sizes: Sequence[WorkSize]) -> float:
+    """Share of a translator's multiply-adds in the graph that runs once, before tokens come.
+
+    That is the encoder with the keys and values of the cross-attention.
+
+    Args:
+        shape: of a model that decodes.
+        sizes: of the batches.
+    """
+    encoder = replace(shape, decoder_heads=(), cross_heads=(), decoder_ffn=(), vocabulary=0)
+    crossing = 2 * shape.width * shape.head_dim * sum(shape.cross_heads)
+    alone = sum(
+        total_multiply_adds(encoder, size) + size.batch * size.source * crossing for size in sizes
+    )
+    return alone / sum(total_multiply_adds(shape, size) for size in sizes)
+
+
 def _attention(rows: int, width: int, inner: int, keys: int, products: int) -> int:
     """Multiply-adds of one attention sublayer: projections, scores, mixing of values, output.
 

@@ -12,6 +12,7 @@ from compressor.budgets import BUDGETS
 from compressor.budgets.counts import Macs, Penalty, SteppedCounts
 from compressor.budgets.max_drop import MaxDrop
 from compressor.budgets.removal_path import PathCut
+from compressor.budgets.shapes import TrainingCost
 from compressor.budgets.speedup import Speedup
 from compressor.budgets.unit_costs import UnitCosts
 from compressor.errors import UsageError
@@ -109,7 +110,7 @@ class Timer:
 def test_speedup_times_units_then_what_it_chose():
     budget = Speedup(speedup=1.25, at_batch=4, prune="heads")
     timer, said = Timer(0.05), list[str]()
-    choice = budget.choose(budget.limits(FULL), Scorer(), timer, None, said.append)
+    choice = budget.choose(budget.limits(FULL), Scorer(), timer, None, None, said.append)
     counts = [f"encoder_self={n}" for n in range(4)]
     assert [(names, batch) for names, batch, _ in timer.timed] == [(counts, 4), (["choice-1"], 4)]
     assert timer.timed[0][2] == "sublayers of encoder_self with 0, 1, 2, 3 units"
@@ -118,7 +119,7 @@ def test_speedup_times_units_then_what_it_chose():
     assert (choice.search.wanted, len(choice.search.tries)) == (1.25, 1)
     assert said == []
     with raises(UsageError, "speedup-unreachable"):
-        budget.choose(budget.limits(FULL), Scorer(), Timer(0.01), None, said.append)
+        budget.choose(budget.limits(FULL), Scorer(), Timer(0.01), None, None, said.append)
 
 
 class Layers:
@@ -138,12 +139,57 @@ class Layers:
 def test_speedup_drops_the_layers_that_leave_the_model_closest(lost, dropped):
     budget = Speedup(speedup=1.25, prune="heads", drop_layers="search")
     said: list[str] = []
-    how = Scorer(), Timer(0.05), Layers(lost), said.append
+    how = Scorer(), Timer(0.05), Layers(lost), None, said.append
     choice = budget.choose(budget.limits(FULL), *how)
     assert choice.mask.dropped == dropped
     assert [len(one.layers) for one in choice.search.layers] == [0, 1]
     assert [one.divergence for one in choice.search.layers] == lost
     assert len(said) == 2
+
+
+class Trainings:
+    """A step takes a second, the run's own training an hour and a half."""
+
+    def __init__(self, lost: Mapping[int, float], whole: float = 5400.0) -> None:
+        self.lost, self.whole = lost, whole
+        self.trained: list[tuple[frozenset[str], int]] = []
+
+    def cost(self, mask: Mask) -> TrainingCost:
+        return TrainingCost(fixed=10.0, step=1.0, whole=self.whole, spent=300.0)
+
+    def divergence(self, mask: Mask, steps: int) -> float:
+        self.trained.append((mask.dropped, steps))
+        return self.lost[len(mask.dropped)]
+
+
+@pytest.mark.parametrize(("lost", "dropped"), [([0.2, 0.1], {"encoder.0"}), ([0.1, 0.2], set())])
+@pytest.mark.parametrize("minutes", [None, 2.0])
+def test_speedup_drops_the_layers_that_training_makes_up_for(lost, dropped, minutes):
+    """Whatever the divergence is before; of the last layer's place, which stays, too."""
+    budget = Speedup(speedup=1.25, prune="heads", drop_layers="search", probe_minutes=minutes)
+    said, trainings = list[str](), Trainings(dict(enumerate(lost)))
+    how = Scorer(), Timer(0.05), Layers(lost[::-1]), trainings, said.append
+    choice = budget.choose(budget.limits(FULL), *how)
+    assert choice.mask.dropped == dropped
+    # 25 minutes, of which the units of two others take two and a half each, for three; or two
+    # minutes for two, since three would be too short. Ten seconds of each are no steps.
+    candidates, steps = (3, (1500 - 2 * 150) // 3 - 10) if minutes is None else (2, 60 - 10)
+    assert trainings.trained == [(frozenset(), steps), (frozenset({"encoder.0"}), steps)]
+    assert choice.search.probe_steps == steps
+    assert [one.divergence for one in choice.search.layers] == lost
+    about = candidates * (10 + steps) / 60
+    assert f"{candidates} at most: about {about:.1f} minutes; the run's own training" in said[0]
+    assert "takes about 90.0" in said[0]
+
+
+def test_too_short_a_training_says_so_and_layers_are_weighed_without():
+    budget = Speedup(speedup=1.25, prune="heads", drop_layers="search")
+    said, trainings = list[str](), Trainings({}, whole=1000.0)  # a third less 300 s: 33 s
+    how = Scorer(), Timer(0.05), Layers([0.2, 0.1]), trainings, said.append
+    choice = budget.choose(budget.limits(FULL), *how)
+    assert choice.mask.dropped == {"encoder.0"}
+    assert (trainings.trained, choice.search.probe_steps) == ([], 0)
+    assert "too short to train candidates" in said[0]
 
 
 class Judge:
@@ -195,7 +241,7 @@ def test_a_penalty_asks_for_nothing_and_lets_a_mask_learn():
 
 
 def test_budgets_ask_for_what_a_run_offers():
-    offered = {"limits", "costs", "scorer", "timer", "judge", "layers", "report"}
+    offered = {"limits", "costs", "scorer", "timer", "judge", "layers", "trainings", "report"}
     asked = {kind.__name__: set(signature(kind.choose).parameters) - {"self"} for kind in BUDGETS}
     assert asked.pop("Penalty") == set()
     assert all("limits" in names and names <= offered for names in asked.values())

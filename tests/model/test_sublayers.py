@@ -8,6 +8,7 @@ import pytest
 
 from compressor.model.sublayers import (
     KINDS,
+    UNITS_OF,
     Mask,
     Scores,
     Sublayer,
@@ -30,7 +31,8 @@ def sublayer(kind: str, index: int, **more) -> Sublayer:
     return Sublayer(kind, index, units, width, block, {}, f"{block}.out", **more)
 
 
-LAYERS = [sublayer(kind, index) for kind in reversed(KINDS) for index in (1, 0)]
+SUBLAYERS = [kind for kind in KINDS if UNITS_OF[kind] != "tokens"]
+LAYERS = [sublayer(kind, index) for kind in reversed(SUBLAYERS) for index in (1, 0)]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,8 @@ def test_a_mask_counts_what_is_kept():
     assert (mask.count("cross"), mask.total("cross"), mask.total("neurons")) == (3, 4, 24)
     assert (mask.kept("cross.0"), mask.kept("decoder_ffn.1")) == ([0], [1, 2, 3, 4])
     assert mask.counts() == {**full.totals(), "cross.0": 1, "decoder_ffn.1": 4}
-    assert mask.kinds() == list(KINDS)
+    assert mask.kinds() == SUBLAYERS
+    assert mask.with_tokens().kinds() == list(KINDS)
     assert Mask.full(x for x in LAYERS if x.kind == "cross").kinds() == ["cross"]
 
 
@@ -117,10 +120,11 @@ def test_a_mask_survives_json():
         ([("cross.0", 0)], [], "11 of 12 heads"),
         ([("encoder_ffn.0", 0)], [], "12 of 12 heads, 23 of 24 neurons"),
         ([], ["decoder.1"], "8 of 12 heads, 18 of 24 neurons, 3 of 4 layers"),
+        ([("encoder_tokens.0", n) for n in (7, 8, 9)], [], "12 of 12 heads, 70% of tokens"),
     ],
 )
 def test_a_mask_in_words(units, layers, text):
-    assert str(Mask.full(LAYERS).without(units).without_layers(layers)) == text
+    assert str(Mask.full(LAYERS).with_tokens().without(units).without_layers(layers)) == text
 
 
 def test_many_units_have_commas_and_no_units_no_words():

@@ -14,6 +14,7 @@ import pytest
 import scipy.special
 import torch
 
+from compressor.budgets import shapes
 from compressor.budgets.cost_table import trial_mask
 from compressor.export.precision_names import precision_timed
 from compressor.model.checkpoint import open_checkpoint
@@ -24,17 +25,20 @@ from compressor.options.requests import Recipe
 from compressor.pipeline.run import run
 from compressor.pipeline.setup import open_run, prepare
 from compressor.progress import SILENT
+from compressor.recovery import distillation, planning, probes
 from compressor.recovery.planning import RecoveryPlan, recover
 from compressor.report.schema import load_report
 from compressor.runtime.opening import read_artifact
 from compressor.steps.context import Context
-from compressor.steps.results import Throughput
+from compressor.steps.results import OutputPath, Throughput
 from compressor.steps.values import Exported
 from compressor.tasks import TASKS
 from compressor.tasks.opened import ModelAndRows, encode
 from compressor.throughput import Subject
 from compressor.throughput import timer as timing_step
 from compressor.training.data import hold_out
+from compressor.training.loop import train
+from compressor.training.text import Text
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.runs import Progress, recipe_for
@@ -146,12 +150,85 @@ def test_the_number_of_layers_is_searched(checkpoints, tmp_path, monkeypatch):
     assert (again.mask, again.search) == (choice.mask, choice.search)
 
 
+def test_layers_are_weighed_by_what_training_brings_back(checkpoints, tmp_path, monkeypatch):
+    """A stopped search goes on with the same plan; the trainings are those of the recovery."""
+    Machine({"encoder_self": 0.04, "encoder_ffn": 0.002}, monkeypatch)
+    monkeypatch.setattr(shapes, "LEAST_STEPS", 4)
+    monkeypatch.setattr(shapes, "MOST_STEPS", 12)
+    # The run's own training would take hours, and never begins here.
+    options = {"drop_layers": "search", "prune": "both", "multiple": "8", "speedup": 1.9}
+    recipe = speed_recipe(
+        checkpoints["bert"], tmp_path, recover="reconstruct+distill", distill_epochs=1_000_000,
+        distill_batch=16, **options,
+    )  # fmt: skip
+    progress = Progress("the run's own training takes about")
+    with pytest.raises(KeyboardInterrupt):
+        choose(recipe, tmp_path / "out", progress)
+    planned = progress.messages[-1]
+    monkeypatch.setattr(probes, "recover_and_measure", None)  # the cost is not measured again
+    progress = Progress()
+    choice = choose(recipe, tmp_path / "out", progress)
+    assert planned in progress.messages
+    tries, steps = choice.search.layers, choice.search.probe_steps
+    assert f"{steps} steps of training each" in planned
+    assert len(tries) > 1
+    best = min(tries, key=lambda found: found.divergence)
+    assert choice.mask.dropped == set(best.layers)
+    # The same model, trained for as many steps once more.
+    short = recipe.with_recovery(
+        [x.model_copy(update={"steps": steps} if x.trains else {}) for x in recipe.recovery]
+    )
+    assert best.divergence == pytest.approx(divergence(short, choice.mask), rel=1e-4)
+    assert f"after {steps} steps of training" in choice.text
+
+
+def translate(
+    dense: Exported, beams: int, *, directory: Path, text: Text, context: Context
+) -> OutputPath:
+    """Stands in for the dense model, which is not exported here."""
+    path = directory / "translations.txt"
+    path.write_text("w4 w5\n" * text.rows, encoding="utf-8")
+    return path
+
+
+def test_a_translators_candidates_learn_from_the_text(translator, tmp_path, monkeypatch):
+    """They differ in decoder layers, and their steps are those of rows and lines together."""
+    Machine({"decoder_self": 0.03, "cross": 0.03}, monkeypatch)
+    monkeypatch.setattr(shapes, "LEAST_STEPS", 4)
+    monkeypatch.setattr(shapes, "MOST_STEPS", 6)
+    text = tmp_path / "lines.txt"
+    text.write_text("w3 w4 w5\nw6 w7\n" * 20, encoding="utf-8")
+    monkeypatch.setattr(planning, "translate", translate)
+    seen: list[tuple[int, int]] = []  # steps, lines of each training
+
+    def note(problem, data, schedule, *others):
+        seen.append((schedule.steps, data.stored.rows))
+        return train(problem, data, schedule, *others)
+
+    monkeypatch.setattr(distillation, "train", note)
+    recipe = speed_recipe(
+        translator, tmp_path, recover="distill", distill_text=str(text),
+        distill_epochs=1_000_000, distill_batch=8, drop_layers="search",
+    )  # fmt: skip
+    choice = choose(recipe, tmp_path / "out")
+    tries, steps = choice.search.layers, choice.search.probe_steps
+    assert {layer.partition(".")[0] for found in tries for layer in found.layers} == {"decoder"}
+    trained = [found for found in tries if found.divergence is not None]
+    assert len(trained) > 1
+    assert seen == [(probes.COST_STEPS, 40), *[(steps, 40)] * len(trained)]
+    best = min(trained, key=lambda found: found.divergence)
+    assert choice.mask.dropped == set(best.layers)
+
+
 def divergence(recipe: Recipe, mask: Mask) -> float:
     """KL(p_dense || p_cut) on the held-out rows, of a cut that is repaired on the others."""
     checkpoint = open_checkpoint(recipe.model.path)
     task = TASKS[checkpoint.task]
     rows = read(recipe.data, checkpoint, task).calibration
-    learn, held = hold_out(encode(rows, checkpoint, task), recipe.seed)
+    examples = encode(rows, checkpoint, task)
+    learn, held = hold_out(examples, recipe.seed)
+    if any(x.trains for x in recipe.recovery):
+        learn = examples  # of which training holds out the same
     how, pruned = RecoveryPlan(recipe.recovery), prune(checkpoint.model, checkpoint.layers, mask)
     given, context = ModelAndRows(checkpoint, learn), Context(seed=recipe.seed)
     cut = recover(how, pruned, mask, opened=given, context=context).model

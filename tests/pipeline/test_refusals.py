@@ -41,6 +41,8 @@ REFUSED = [
     # Budgets that are measured, shares and layers.
     (SPEED, EXCLUDE, "--no-bench"),
     (SPEED | TIMED | {"floor": "4", "prune": "heads"}, "floors-too-high", "12"),
+    (SPEED | TIMED | {"drop_layers": "search", "probe_minutes": 5}, WITHOUT_USE, "--recover"),
+    (SPEED | TIMED | {"probe_minutes": 5}, WITHOUT_USE, "--drop-layers search"),
     (SPEED | TIMED | {"at_engine": "openvino"}, "engine-not-exported", "--engines"),
     (NO_KEEP | {"max_drop": "0.3", "test": None}, "test-rows-missing", "--max-drop 0.3"),
     (NO_KEEP | {"max_drop": "0.3", "method": "subset"}, EXCLUDE, "taylor"),

@@ -14,8 +14,10 @@ import torch
 from compressor.importance.statistics import Moments
 from compressor.model.layers import find_sublayers
 from compressor.model.modeling_pruned import OutputBias
+from compressor.model.modes import is_normalization
 from compressor.model.sublayers import Mask, by_layer
-from compressor.recovery import least_squares
+from compressor.model.surgery import remaining_sublayers
+from compressor.recovery import RecoveryJob, least_squares
 from tests.helpers.stages import (
     MANY,
     difference,
@@ -117,6 +119,58 @@ def test_a_feed_forward_part_makes_up_for_what_attention_left():
     np.testing.assert_allclose(change, step, rtol=5e-3, atol=2e-4)
     offset = missing.mean(0) - step @ x.mean(0)
     np.testing.assert_allclose((module.bias - old.bias).detach(), offset, rtol=5e-3, atol=5e-4)
+
+
+def without_layer(name: str, dropped: str, rows: int = MANY) -> RecoveryJob:
+    """Of a tiny model, whose normalizations all differ."""
+    model = tiny_model(name)
+    generator = torch.Generator().manual_seed(1)
+    for module in model.modules():
+        if is_normalization(module):
+            module.weight.data += torch.rand(module.weight.shape, generator=generator)
+    setup = job(name, lambda layers: Mask.full(layers).without_layers([dropped]), rows, model)
+    return dataclasses.replace(setup, layers=remaining_sublayers(setup.pruned, setup.layers))
+
+
+def test_a_layer_stands_for_the_dropped_one_behind_it():
+    """SciPy's solve for the stream that the dropped layer would have made, and its normalization.
+
+    Attention in front of it changes nothing, since nothing is missing there.
+    """
+    setup = without_layer("bert", "encoder.1")
+    model = reconstructed(setup)
+    first, second = (
+        [x for x in find_sublayers(setup.dense) if x.layer == f"encoder.{i}"][-1] for i in (0, 1)
+    )
+    path, behind = (f"{x.layer_path}.output.LayerNorm" for x in (first, second))
+    x, _ = module_rows(setup.pruned, first.output, setup, first.kind)
+    wanted, _ = module_rows(setup.dense, behind, setup, first.kind)
+    found, _ = module_rows(setup.pruned, path, setup, first.kind)
+    missing, centered = wanted - found, x - x.mean(0)
+    covariance = centered.T @ centered / len(x)
+    ridge = least_squares.FEED_FORWARD_DAMPING * covariance.diagonal().mean()
+    step = scipy.linalg.solve(
+        covariance + ridge * np.eye(len(covariance)),
+        centered.T @ (missing - missing.mean(0)) / len(x),
+        assume_a="pos",
+    ).T
+    module, old = (m.get_submodule(first.output) for m in (model, setup.pruned))
+    change = (module.weight - old.weight).detach().numpy()
+    np.testing.assert_allclose(change, step, rtol=5e-3, atol=2e-4)
+    ours, theirs = model.get_submodule(path), setup.dense.get_submodule(behind)
+    assert torch.equal(ours.weight, theirs.weight)
+    assert not torch.equal(ours.weight, setup.pruned.get_submodule(path).weight)
+
+
+@pytest.mark.parametrize("name", STACKS)
+@pytest.mark.parametrize("place", ["last", "middle"])
+def test_without_a_layer_predictions_come_closer(name: str, place: str):
+    """Of whichever form: what normalizes before sublayers, too, and reads one token alone."""
+    layers = Mask.full(find_sublayers(tiny_model(name))).layers()
+    dropped = layers[-1] if place == "last" else layers[-2]
+    setup = without_layer(name, dropped, rows=200)
+    model = reconstructed(setup)
+    assert difference(setup, model) < difference(setup, setup.pruned)
 
 
 def test_the_gain_is_the_fall_of_the_mean_square():

@@ -15,7 +15,7 @@ from compressor.report.card import render_card
 from compressor.report.rules import check
 from compressor.report.schema import Report
 from compressor.report.terminal import short_table, summary
-from compressor.steps.results import Outcome
+from compressor.steps.results import Outcome, SpeedSearch
 from tests.helpers.report_samples import (
     accuracy_report,
     changed,
@@ -28,6 +28,7 @@ from tests.helpers.report_samples import (
     with_dense_int8,
     with_timing,
 )
+from tests.helpers.scores import cost_table
 
 
 def one_model(report: Report, name: str = "heads-50") -> Report:
@@ -185,6 +186,24 @@ def test_warnings_stand_wherever_the_result_is():
         report = with_timing(report, "heads-50", 8, speedup=1.04, speedup_interval=(0.98, high))
         warning = "1 of 12 speed-ups is uncertain (interval over 20%); rerun on an idle machine."
         assert (warning in build_view(report).paragraph) is wide
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.2, True), (0.45, False), (0.75, True)])
+def test_time_that_goes_elsewhere_than_multiply_adds_is_told(share, told):
+    """At the batch size where it is furthest; not where units were chosen by time."""
+    report = translator_report()
+    for batch, nearer in ((1, 0.1), (64, 0.0)):
+        towards = share + math.copysign(nearer, 0.5 - share)
+        found = {"encoder_time": towards, "encoder_macs": 0.5}
+        report = with_timing(report, "dense", batch, **found)
+    text = (
+        f"At batch 64 the dense model's encoder and decoder take {100 * share:.0f}% and "
+        f"{100 - 100 * share:.0f}% of the time, for 50% and 50% of the multiply-adds"
+    )
+    assert (text in build_view(report).paragraph) is told
+    search = SpeedSearch(wanted=2, costs=cost_table({}, {}), tries=[])
+    by_time = report.model_copy(update={"search": search})
+    assert "of the multiply-adds, by which" not in build_view(by_time).paragraph
 
 
 def test_what_was_not_measured_is_said_and_the_next_step():

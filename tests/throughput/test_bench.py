@@ -103,6 +103,25 @@ def test_translators_do_equal_work() -> None:
     assert [(x.source_tokens, x.target_tokens) for x in result.rows] == [(3.0, 9.0)] * 2
 
 
+def test_a_translators_encoder_is_timed_by_itself() -> None:
+    """Of the reference, with its multiply-adds, where these are counted."""
+    made = runtime_artifacts.translator()
+    config = made.model.config
+    kinds = {"encoder_self": config.encoder_layers}
+    kinds |= dict.fromkeys(("decoder_self", "cross"), config.decoder_layers)
+    counts = {f"{kind}.{i}": 2 for kind, count in kinds.items() for i in range(count)}
+    subjects = [Subject(name, made.directory, counts) for name in ("dense", "other")]
+    settings = {"rows": rows("translation"), "batch_sizes": [1, 2], "seconds": 0.001}
+    settings |= {"memory": False, "threads": 1, "config": config.to_dict()}
+    result = benchmark(subjects, target_length=12, **settings)
+    for row in result.rows:
+        if row.variant == "other":
+            assert (row.encoder_time, row.encoder_macs) == (None, None)
+        else:
+            assert row.encoder_time > 0
+            assert 0 < row.encoder_macs < 1
+
+
 def test_settings_that_contradict_each_other_are_errors(classifiers, tmp_path: Path) -> None:
     one, _ = classifiers
     said = Subject("said", runtime_artifacts.translator().directory, {})

@@ -22,6 +22,7 @@ from compressor.throughput.inspection import unit_costs
 from compressor.throughput.multiply_adds import (
     ModelShape,
     WorkSize,
+    encoder_share,
     multiply_adds,
     ratio_of_multiply_adds,
     shape_of,
@@ -76,6 +77,24 @@ def test_macs_of_pruned_models_equal_torchs(name: str) -> None:
     else:
         ours = total_multiply_adds(shape, WorkSize(batch=3, source=7))
         assert ours == counted_macs(lambda: model(input_ids=torch.full((3, 7), 5)))
+
+
+@pytest.mark.parametrize("name", ["marian", "umt5"])
+def test_the_encoders_share_is_what_torch_counts_before_the_first_token(name: str) -> None:
+    """With the keys and values of 21 source tokens in every layer, which no step computes again."""
+    model: Any = tiny_model(name).requires_grad_(False)
+    model.set_attn_implementation("eager")
+    layers = find_sublayers(model)
+    mask = uneven_mask(layers)
+    remove_units(model, layers, mask)
+    shape = shape_of(TASKS[architecture_of(model).task], model.config.to_dict(), mask.counts())
+    encoder = counted_macs(lambda: model.get_encoder()(input_ids=torch.full((3, 7), 5)))
+    heads = sum(mask.counts()[x.name] for x in layers if x.kind == "cross")
+    width = next(x.unit_width for x in layers if x.kind == "cross")
+    expected = encoder + 2 * 21 * 32 * heads * width
+    sizes = [WorkSize(batch=3, source=7, target=4)] * 2
+    total = counted_macs(lambda: generate(model, 4))
+    assert encoder_share(shape, sizes) == pytest.approx(expected / total)
 
 
 @pytest.mark.parametrize("name", ["bert", "distilbert", "mpnet"])
