@@ -193,6 +193,7 @@ def texts_to_keep(
     export: Export, columns: Columns, checkpoint: Checkpoint, progress: Progress = SILENT
 ) -> tuple[TextFile | None, TextFile | None]:
     """The texts whose tokens encoders and decoders keep, if given; both checked."""
+    _check_kept(export, checkpoint)
     task, files = TASKS[checkpoint.task], list[TextFile | None]()
     reading = columns.reading(direction(checkpoint.tokenizer))
     for option, path in ((SOURCE, export.source_text), (TARGET, export.target_text)):
@@ -206,6 +207,24 @@ def texts_to_keep(
         files.append(file)
     source, target = files
     return source, target
+
+
+def _check_kept(export: Export, checkpoint: Checkpoint) -> None:
+    name, source = checkpoint.name, export.source_text
+    writes = checkpoint.entry.decoder is not None
+    _refuse(
+        writes and source is not None and export.target_text is None,
+        "target-text-missing",
+        f"{SOURCE} {source}: {name} writes texts, too, and the tokens of these must stay; give "
+        f"{TARGET} FILE with texts like those that it will write",
+    )
+    languages = ",".join(export.keep_languages)
+    _refuse(
+        bool(languages) and (source is None or not writes),
+        _USELESS,
+        f"--keep-languages {languages} is for translators whose vocabulary is cut; give {SOURCE} "
+        f"and {TARGET}, or leave it out",
+    )
 
 
 def _require_of_task(flag: str, value: object, task: Task, model: str) -> None:
@@ -223,10 +242,12 @@ def require_for_layout(request: ExportRequest) -> None:
     export, layout = request.export, request.layout
     engines = None if export.engines == [ONNXRUNTIME] else ",".join(export.engines)
     excluded, unused = "options-exclude-each-other", "option-without-use"
+    # A smaller vocabulary is the checkpoint's; what decoders score is decided in our graphs.
+    cuts = bool(export.source_text and export.target_text)
     for flag, value, id in (
         ("--engines", engines, excluded),
-        ("--source-text", export.source_text, excluded),
-        ("--target-text", export.target_text, excluded),
+        *(() if cuts else ((SOURCE, export.source_text, excluded),)),
+        *(() if cuts else ((TARGET, export.target_text, excluded),)),
         ("--calibration", request.data.calibration, unused),
     ):
         if value is not None:
