@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from compressor.budgets.counts import Macs
 from compressor.budgets.units import UnitCosts
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.languages import languages, text_codes
 from compressor.model.modeling_tokens import computes_one_token
 from compressor.model.sublayers import KINDS, UNITS_OF, Mask, Units, kind_of
+from compressor.model.token_tables import count_token_weights, token_tables
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.tasks import TASKS, Example, Task
 from compressor.throughput.multiply_adds import (
@@ -67,6 +69,10 @@ class Inspection:
     parameters: int
     parts: list[PartFacts]
     tied: bool  # whether the vocabulary projection has the embeddings' weights, counted there
+    tokens: int  # with an embedding
+    token_parameters: int  # theirs: embeddings, and the projection to a decoder's tokens
+    languages: int  # that a translator knows by tokens of their own
+    says_source: bool  # whether it is told the source's language, too, not the target's alone
     shapes: list[ShapeFacts]
 
 
@@ -96,6 +102,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         )
         for name, count in owned.items()
     ]
+    known, codes = languages(checkpoint.tokenizer), text_codes(checkpoint.tokenizer)
     return Inspection(
         model=checkpoint.name,
         revision=checkpoint.revision,
@@ -105,6 +112,10 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         parameters=sum(owned.values()),
         parts=parts,
         tied=tied,
+        tokens=len(token_tables(model)[0]),
+        token_parameters=count_token_weights(model),
+        languages=len(known or {*codes.values()}),
+        says_source=bool(known),
         shapes=shapes,
     )
 
