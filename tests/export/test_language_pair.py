@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,8 @@ from compressor.export.fewer_tokens import check_translations, embedding_rows, s
 from compressor.export.language_pair import Kept, cut_pair
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.languages import source_prefix
-from compressor.model.modes import quiet_transformers
 from compressor.options.inputs import load
 from compressor.options.sections import ModelSection
-from compressor.tasks.texts import SOURCE, TARGET, TextFile
 from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises
 from tests.helpers.many_languages import (
@@ -33,10 +30,13 @@ from tests.helpers.many_languages import (
     SOURCE_TEXTS,
     TARGET_TEXTS,
     UNCOVERED,
+    plain,
     save_family,
+    source_tokens,
+    target_tokens,
+    text_files,
+    translations,
 )
-
-MOST = 10  # tokens
 
 
 @pytest.fixture(scope="module")
@@ -62,56 +62,6 @@ def opened(name: str, directory: Path) -> Checkpoint:
             path=str(directory), source_language=source, target_language=target, prefix=prefix
         )
     )
-
-
-def text_files(directory: Path) -> tuple[TextFile, TextFile]:
-    files = []
-    for option, texts in ((SOURCE, SOURCE_TEXTS), (TARGET, TARGET_TEXTS)):
-        path = directory / f"{option.strip('-')}.txt"
-        path.write_text("\n".join(texts) + "\n", encoding="utf-8")
-        files.append(TextFile(path, option))
-    return files[0], files[1]
-
-
-def plain(directory: Path) -> tuple[Any, Any]:
-    """Model and tokenizer as transformers alone opens them."""
-    with quiet_transformers():
-        model = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    return model.eval(), tokenizer
-
-
-def source_tokens(tokenizer: Any) -> dict[int, str]:
-    """Number of each token that a source can have -> its text."""
-    codes = getattr(tokenizer, "lang_token_to_id", {})
-    return {i: token for token, i in (tokenizer.get_vocab() | codes).items()}
-
-
-def target_tokens(tokenizer: Any) -> dict[int, str]:
-    """Number of each token that a decoder can generate -> its text."""
-    if getattr(tokenizer, "separate_vocabs", False):
-        return {i: token for token, i in tokenizer.target_encoder.items()}
-    return source_tokens(tokenizer)
-
-
-@torch.no_grad()
-def translations(
-    model: Any, tokenizer: Any, texts: Sequence[str], kept: set[str], beams: int
-) -> list[list[str]]:
-    """Tokens as text, from a model that generates the kept ones alone."""
-    tokens = target_tokens(tokenizer)
-    left_out = [i for i in range(model.lm_head.out_features) if tokens.get(i) not in kept]
-
-    def mask(module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
-        return logits.index_fill(-1, torch.tensor(left_out, dtype=torch.long), -torch.inf)
-
-    handle = model.lm_head.register_forward_hook(mask)
-    batch = tokenizer(list(texts), padding=True, return_tensors="pt")
-    batch.pop("token_type_ids", None)
-    with quiet_transformers():
-        rows = model.generate(**batch, num_beams=beams, do_sample=False, max_new_tokens=MOST)
-    handle.remove()
-    return [[tokens[i] for i in row if i != tokenizer.pad_token_id] for row in rows.tolist()]
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -6,7 +6,7 @@ import functools
 import itertools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ import torch
 import transformers as t
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from compressor.model.modes import quiet_transformers
+from compressor.tasks.texts import SOURCE, TARGET, TextFile
 from tests.helpers.tiny import tiny_model
 
 # Two languages, and a third one, which no text below is in; all of syllables of their own.
@@ -213,3 +215,53 @@ def save_family(name: str, directory: Path, layers: int = 1) -> Path:
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
+
+
+def text_files(directory: Path) -> tuple[TextFile, TextFile]:
+    files = []
+    for option, texts in ((SOURCE, SOURCE_TEXTS), (TARGET, TARGET_TEXTS)):
+        path = directory / f"{option.strip('-')}.txt"
+        path.write_text("\n".join(texts) + "\n", encoding="utf-8")
+        files.append(TextFile(path, option))
+    return files[0], files[1]
+
+
+def plain(directory: Path) -> tuple[Any, Any]:
+    """Model and tokenizer as transformers alone opens them."""
+    with quiet_transformers():
+        model = t.AutoModelForSeq2SeqLM.from_pretrained(directory)
+        tokenizer = t.AutoTokenizer.from_pretrained(directory)
+    return model.eval(), tokenizer
+
+
+def source_tokens(tokenizer: Any) -> dict[int, str]:
+    """Number of each token that a source can have -> its text."""
+    codes = getattr(tokenizer, "lang_token_to_id", {})
+    return {i: token for token, i in (tokenizer.get_vocab() | codes).items()}
+
+
+def target_tokens(tokenizer: Any) -> dict[int, str]:
+    """Number of each token that a decoder can generate -> its text."""
+    if getattr(tokenizer, "separate_vocabs", False):
+        return {i: token for token, i in tokenizer.target_encoder.items()}
+    return source_tokens(tokenizer)
+
+
+@torch.no_grad()
+def translations(
+    model: Any, tokenizer: Any, texts: Sequence[str], kept: set[str], beams: int, most: int = 10
+) -> list[list[str]]:
+    """Tokens as text, from a model that generates the kept ones alone."""
+    tokens = target_tokens(tokenizer)
+    left_out = [i for i in range(model.lm_head.out_features) if tokens.get(i) not in kept]
+
+    def mask(module: Any, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
+        return logits.index_fill(-1, torch.tensor(left_out, dtype=torch.long), -torch.inf)
+
+    handle = model.lm_head.register_forward_hook(mask)
+    batch = tokenizer(list(texts), padding=True, return_tensors="pt")
+    batch.pop("token_type_ids", None)
+    with quiet_transformers():
+        rows = model.generate(**batch, num_beams=beams, do_sample=False, max_new_tokens=most)
+    handle.remove()
+    return [[tokens[i] for i in row if i != tokenizer.pad_token_id] for row in rows.tolist()]
