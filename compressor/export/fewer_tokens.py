@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from compressor.errors import VerificationError
-from compressor.export.language_pair import Kept, cut_pair
+from compressor.export.language_pair import KeptTokens, cut_pair
 from compressor.export.source_text import cut_vocabulary
 from compressor.export.verify import rows_that_differ
 from compressor.export.vocabulary import generation_settings, searched
@@ -24,8 +24,9 @@ from compressor.steps.results import Check
 from compressor.tasks.batching import pad
 from compressor.tasks.texts import TextFile
 
-# Lines whose translations are compared, greedy and with so many beams, up to so many tokens.
-_TRANSLATED, _BEAMS, _MOST = 16, 4, 64
+_TRANSLATED = 16  # lines whose translations are compared
+_BEAMS = 4  # beside a greedy search
+_MOST = 64  # tokens of a translation
 
 
 def shorten_vocabulary(
@@ -83,7 +84,9 @@ def embedding_rows(model: Any) -> tuple[int, int]:
 
 
 @torch.no_grad()
-def check_translations(whole: Checkpoint, cut: Checkpoint, kept: Kept, source: TextFile) -> Check:
+def check_translations(
+    whole: Checkpoint, cut: Checkpoint, kept: KeptTokens, source: TextFile
+) -> Check:
     """Compare translations of the first lines of a text, greedy and with several beams.
 
     The whole model may generate the kept tokens alone. How many lines it translates in the same way

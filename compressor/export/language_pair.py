@@ -40,7 +40,7 @@ _FILES = {"tokenizer.json", "tokenizer_config.json"}  # of a fast tokenizer
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptTokens:
     """Ids of tokens that are kept, ascending; new ids are their places here."""
 
     sources: list[int]
@@ -49,7 +49,7 @@ class Kept:
 
 def cut_pair(
     checkpoint: Checkpoint, source: TextFile, target: TextFile, asked: Collection[str] = ()
-) -> tuple[Checkpoint, Kept]:
+) -> tuple[Checkpoint, KeptTokens]:
     """Cut an encoder-decoder to the tokens of texts in two languages.
 
     Special tokens stay, tokens that settings name, and the codes of the run's languages.
@@ -124,7 +124,7 @@ def _require_same_ids(
 
 def _kept(
     checkpoint: Checkpoint, read: Collection[int], written: Collection[int], codes: Collection[int]
-) -> Kept:
+) -> KeptTokens:
     tokenizer = checkpoint.tokenizer
     always = _always_kept(checkpoint) | {*codes}
     if not getattr(tokenizer, "separate_vocabs", False):
@@ -135,7 +135,7 @@ def _kept(
             else cut_sentencepiece.spelling_tokens(tokenizer, seen)
         )
         both = sorted(seen | spelled | always)
-        return Kept(both, both)
+        return KeptTokens(both, both)
     if shares_tables(checkpoint.model):
         raise _cannot_be_cut(
             f"the tokenizer of {checkpoint.name} has a vocabulary for each side, and its model one "
@@ -152,7 +152,7 @@ def _kept(
 
 def _balanced(
     sides: Sequence[set[int]], known: Sequence[set[int]], shared: Collection[int], name: str
-) -> Kept:
+) -> KeptTokens:
     """Keep more tokens, so that those with one id in both vocabularies have one id again.
 
     Args:
@@ -178,7 +178,7 @@ def _balanced(
                 )
             side |= {*spare[:missing]}
         last = token
-    return Kept(*map(sorted, kept))
+    return KeptTokens(*map(sorted, kept))
 
 
 def _always_kept(checkpoint: Checkpoint) -> set[int]:
@@ -215,7 +215,9 @@ def _always_kept(checkpoint: Checkpoint) -> set[int]:
     return (ids & vocabulary) | needed  # configurations name others by default
 
 
-def _cut_tokenizer(checkpoint: Checkpoint, kept: Kept, unknown: Sequence[Collection[str]]) -> Any:
+def _cut_tokenizer(
+    checkpoint: Checkpoint, kept: KeptTokens, unknown: Sequence[Collection[str]]
+) -> Any:
     """The tokenizer with only the kept tokens, opened from files as they will be saved."""
     tokenizer = checkpoint.tokenizer
     folder = tempfile.TemporaryDirectory(prefix="compress-")
