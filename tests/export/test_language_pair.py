@@ -21,6 +21,7 @@ from compressor.export.fewer_tokens import check_translations, embedding_rows, s
 from compressor.export.language_pair import KeptTokens, cut_pair
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.languages import source_prefix
+from compressor.model.surgery import prune
 from compressor.options.inputs import load
 from compressor.options.sections import ModelSection
 from tests.helpers.damaged_checkpoints import configure
@@ -37,6 +38,7 @@ from tests.helpers.many_languages import (
     text_files,
     translations,
 )
+from tests.helpers.tiny import facts, uneven_mask
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +102,7 @@ def test_covered_texts_are_translated_as_before(name: str, families: Any, tmp_pa
     for beams in (1, 3):
         expected = translations(dense, all_tokens, texts[:12], kept, beams)
         assert translations(model, tokenizer, texts[:12], kept, beams) == expected
-    assert "of 16 lines" in checks[0].detail
+    assert "of 16 lines with 1 and 4 beams" in checks[0].detail
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -220,12 +222,14 @@ def test_tokens_that_a_translation_lacks_are_counted(families: Any, tmp_path: Pa
     cut, kept = cut_pair(whole, source, target)
     everything = [*range(model.config.vocab_size)]
     same = check_translations(whole, whole, KeptTokens(everything, everything), source)
-    assert same.detail.endswith("and 32 of 32 those among all")
+    assert same.detail.endswith("and 32 of 32 are those among all")
     gone = next(i for i in everything[200:] if i not in kept.targets)
     hook = model.lm_head.register_forward_hook(
         lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([gone]), 1e3)
     )
-    assert check_translations(whole, cut, kept, source).detail.endswith(" 0 of 32 those among all")
+    assert check_translations(whole, cut, kept, source).detail.endswith(
+        " 0 of 32 are those among all"
+    )
     hook.remove()
 
 
@@ -294,3 +298,26 @@ def test_tokens_of_a_tokenizer_with_its_own_pipeline_are_cut(families: Any, tmp_
     text = SOURCE_TEXTS[0].upper()
     expected = whole.tokenizer.convert_ids_to_tokens(whole.tokenizer(text)["input_ids"])
     assert again.tokenizer.convert_ids_to_tokens(again.tokenizer(text)["input_ids"]) == expected
+
+
+def test_a_pruned_model_is_cut_too(families: Any, tmp_path: Path):
+    """With its record, and the same states for the same tokens."""
+    dense = opened("marian", families("marian"))
+    mask = uneven_mask(dense.layers)
+    small = prune(dense.model, dense.layers, mask)
+    save_checkpoint(dense, small, facts(dense.layers, mask), tmp_path / "pruned")
+    section = ModelSection(path=str(tmp_path / "pruned"), prefix="")
+    whole = load(section, dense=False)
+    cut, kept = cut_pair(whole, *text_files(tmp_path))
+    assert whole.pruning is not None
+    save_checkpoint(cut, cut.model, whole.pruning.contents, tmp_path / "out")
+    again = open_checkpoint(str(tmp_path / "out"))
+    assert again.mask == whole.mask
+    texts = SOURCE_TEXTS[:6]
+    with torch.no_grad():
+        logits = []
+        for checkpoint in (whole, again):
+            batch = checkpoint.tokenizer(texts, padding=True, return_tensors="pt")
+            start = torch.full((len(texts), 1), checkpoint.tokenizer.pad_token_id)
+            logits.append(checkpoint.model(**batch, decoder_input_ids=start).logits)
+    torch.testing.assert_close(logits[1], logits[0][..., kept.targets], rtol=0, atol=1e-5)

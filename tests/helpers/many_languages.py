@@ -138,6 +138,14 @@ class Family:
         return [*(x for pair in named if pair[1] for x in pair if x), *self.options]
 
 
+_PEGASUS = [
+    "<pad>",
+    "</s>",
+    "<mask_1>",
+    "<mask_2>",
+    *(f"<unk_{i}>" for i in range(2, 103)),
+    "<unk>",
+]
 _LANGUAGES = ("en_XX", "de_DE")
 FAMILIES = {
     "nllb": Family(
@@ -154,6 +162,7 @@ FAMILIES = {
     ),
     "mt5": Family("mt5", lambda _: t.T5Tokenizer(vocab=_scored(["<pad>", "</s>", "<unk>"]))),
     "umt5": Family("umt5", lambda _: t.T5Tokenizer(vocab=_scored(["<pad>", "</s>", "<unk>"]))),
+    "pegasus": Family("pegasus", lambda _: t.PegasusTokenizer(vocab=_scored(_PEGASUS))),
     "bart": Family("bart", lambda _: t.BartTokenizer(**_merged(True))),
     "marian": Family("marian", _marian),
     "marian-codes": Family(
@@ -188,11 +197,8 @@ def save_family(name: str, directory: Path, layers: int = 1) -> Path:
         size = max(tokenizer.lang_token_to_id.values()) + 9
     two = getattr(tokenizer, "separate_vocabs", False)
     ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    starts = {"marian": tokenizer.pad_token_id, "t5": tokenizer.pad_token_id}
-    start = starts.get(config.model_type.removeprefix("m").removeprefix("u"))
-    if config.model_type == "marian" or "t5" in config.model_type:
-        start = tokenizer.pad_token_id
-    ends["decoder_start_token_id"] = tokenizer.eos_token_id if start is None else start
+    starts = config.model_type in ("marian", "pegasus") or "t5" in config.model_type
+    ends["decoder_start_token_id"] = ends["pad_token_id" if starts else "eos_token_id"]
     config.update({"vocab_size": size, "decoder_vocab_size": size, **ends})
     config.update({"share_encoder_decoder_embeddings": not two, "num_beams": None})
     torch.manual_seed(4)
