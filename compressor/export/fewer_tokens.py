@@ -26,7 +26,7 @@ from compressor.tasks.texts import TextFile
 
 _TRANSLATED = 16  # lines whose translations are compared
 _BEAMS = 4  # beside a greedy search
-_MOST = 64  # tokens of a translation
+_MOST = 32  # tokens of a translation
 
 
 def shorten_vocabulary(
