@@ -173,51 +173,39 @@ FAMILIES = {
 
 
 @torch.no_grad()
-def save_family(name: str, directory: Path, layers: int = 1) -> Path:
+def save_family(name: str, directory: Path) -> Path:
     """A checkpoint of a family, with one layer in each stack, weights of realistic scale."""
     family = FAMILIES[name]
     directory.mkdir(parents=True)
     tokenizer = family.make(directory)
     tokenizer.model_max_length = 32
-    config: Any = tiny_model(family.architecture).config
-    sizes = {
-        x: layers
-        for x in (
-            "encoder_layers",
-            "decoder_layers",
-            "num_layers",
-            "num_decoder_layers",
-            "num_hidden_layers",
-        )
-        if hasattr(config, x)
-    }
-    config.update(sizes)
-    size = len(tokenizer) + 3  # some rows without a token
-    if hasattr(tokenizer, "lang_token_to_id"):
-        size = max(tokenizer.lang_token_to_id.values()) + 9
-    two = getattr(tokenizer, "separate_vocabs", False)
-    ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    starts = config.model_type in ("marian", "pegasus") or "t5" in config.model_type
-    ends["decoder_start_token_id"] = ends["pad_token_id" if starts else "eos_token_id"]
-    config.update({"vocab_size": size, "decoder_vocab_size": size, **ends})
-    config.update({"share_encoder_decoder_embeddings": not two, "num_beams": None})
-    torch.manual_seed(4)
     template: Any = tiny_model(family.architecture)
+    config = template.config
+    for stack in ("encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers"):
+        if hasattr(config, stack):
+            setattr(config, stack, 1)
+    # Behind M2M100's languages, which its tokenizer does not count, and some rows without a token.
+    size = max([len(tokenizer), *getattr(tokenizer, "lang_token_to_id", {}).values()]) + 3
+    ends = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    from_padding = config.model_type in ("marian", "pegasus") or "t5" in config.model_type
+    ends["decoder_start_token_id"] = ends["pad_token_id" if from_padding else "eos_token_id"]
+    shares = not getattr(tokenizer, "separate_vocabs", False)
+    config.update({"vocab_size": size, "decoder_vocab_size": size, **ends})
+    config.update({"share_encoder_decoder_embeddings": shares})
+    torch.manual_seed(4)
     model: Any = type(template)(config)
     known = template.state_dict()
-    for weight_name, weight in model.state_dict().items():
-        if weight_name in known and known[weight_name].shape == weight.shape:
-            weight.copy_(known[weight_name])
-        elif weight.dim() == 2 and weight.is_floating_point():
+    for path, weight in model.state_dict().items():
+        if path in known and known[path].shape == weight.shape:
+            weight.copy_(known[path])
+        elif weight.dim() == 2:
             weight.normal_(0, weight.shape[1] ** -0.5)
     if hasattr(model, "final_logits_bias"):
         model.final_logits_bias.normal_(0, 0.3)
-    unused = [size - 1] if len(tokenizer) < size else []
-    model.generation_config.update(
-        max_length=16, suppress_tokens=[tokenizer.pad_token_id, *unused], **ends
-    )
+    settings = model.generation_config
+    settings.update(max_length=16, suppress_tokens=[tokenizer.pad_token_id, size - 1], **ends)
     if config.model_type == "marian":
-        model.generation_config.bad_words_ids = [[tokenizer.pad_token_id]]
+        settings.bad_words_ids = [[tokenizer.pad_token_id]]
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
