@@ -71,9 +71,10 @@ def cut_pair(
     tokenizer = checkpoint.tokenizer
     kind = kind_of(tokenizer)
     if kind not in _KINDS:
-        raise _cannot_be_cut(
+        raise InputError(
             f"--source-text needs a tokenizer.json, or the tokenizer of Marian or M2M100, and that "
-            f"of {checkpoint.name} is {kind}"
+            f"of {checkpoint.name} is {kind}; leave --source-text out",
+            id="tokenizer-cannot-be-cut",
         )
     codes = kept_languages(tokenizer, asked, checkpoint.name)
     prompts = prompts_of(tokenizer)
@@ -96,10 +97,6 @@ def cut_pair(
         _require_same_ids(tokenizer, smaller, texts, kept.targets, target)
     model = with_tokens(checkpoint.model, kept.sources, kept.targets)
     return replace(checkpoint, model=model, tokenizer=smaller), kept
-
-
-def _cannot_be_cut(reason: str) -> InputError:
-    return InputError(f"{reason}; leave --source-text out", id="tokenizer-cannot-be-cut")
 
 
 def _ids(tokenizer: Any, texts: list[str], *, target: bool = False) -> list[list[int]]:
@@ -137,9 +134,10 @@ def _kept(
         both = sorted(seen | spelled | always)
         return KeptTokens(both, both)
     if shares_tables(checkpoint.model):
-        raise _cannot_be_cut(
+        raise InputError(
             f"the tokenizer of {checkpoint.name} has a vocabulary for each side, and its model one "
-            "table of embeddings for both"
+            "table of embeddings for both; leave --source-text out",
+            id="tokenizer-cannot-be-cut",
         )
     known = [{*tokenizer.get_vocab().values()}, {*target_ids(tokenizer).values()}]
     sides = [
@@ -172,9 +170,10 @@ def _balanced(
             spare = sorted(i for i in ids - side if last < i < token)
             missing = most - len(found)
             if len(spare) < missing:
-                raise _cannot_be_cut(
+                raise InputError(
                     f"the two vocabularies of {name} cannot be cut so that token {token:,} has one "
-                    "number in both"
+                    "number in both; leave --source-text out",
+                    id="tokenizer-cannot-be-cut",
                 )
             side |= {*spare[:missing]}
         last = token
@@ -208,9 +207,11 @@ def _always_kept(checkpoint: Checkpoint) -> set[int]:
     vocabulary |= {*target_ids(tokenizer).values()}
     needed = tokens_in(vars(model.generation_config))
     if not needed <= vocabulary:
-        raise _cannot_be_cut(
+        raise InputError(
             f"generation_config.json of {checkpoint.name} names token "
-            f"{min(needed - vocabulary):,}, which its tokenizer does not have"
+            f"{min(needed - vocabulary):,}, which its tokenizer does not have; correct it, or "
+            "leave --source-text out",
+            id="tokenizer-cannot-be-cut",
         )
     return (ids & vocabulary) | needed  # configurations name others by default
 
@@ -243,8 +244,9 @@ def _cut_tokenizer(
     for ids, old, new in zip((kept.sources, kept.targets), whole, cut, strict=True):
         numbers = {token: number for number, token in enumerate(ids)}
         if new != {token: numbers[i] for token, i in old.items() if i in numbers}:
-            raise _cannot_be_cut(
+            raise InputError(
                 f"the tokenizer of {checkpoint.name} ({type(tokenizer).__name__}) cannot be loaded "
-                "with fewer tokens"
+                "with fewer tokens; leave --source-text out",
+                id="tokenizer-cannot-be-cut",
             )
     return smaller

@@ -215,15 +215,15 @@ def _check_kept(export: Export, checkpoint: Checkpoint) -> None:
     _refuse(
         writes and source is not None and export.target_text is None,
         "target-text-missing",
-        f"{SOURCE} {source}: {name} writes texts, too, and the tokens of these must stay; give "
-        f"{TARGET} FILE with texts like those that it will write",
+        f"--source-text {source}: {name} writes texts, too, and the tokens of these must stay; "
+        "give --target-text FILE with texts like those that it will write",
     )
     languages = ",".join(export.keep_languages)
     _refuse(
         bool(languages) and (source is None or not writes),
         _USELESS,
-        f"--keep-languages {languages} is for translators whose vocabulary is cut; give {SOURCE} "
-        f"and {TARGET}, or leave it out",
+        f"--keep-languages {languages} is for translators whose vocabulary is cut; give "
+        "--source-text and --target-text, or leave it out",
     )
 
 
