@@ -125,7 +125,7 @@ def make(directory: Path, tokens: int, width: int, layers: int) -> Path:
 
 def export(model: Path, output: Path, *options: object) -> Path:
     """Export graphs in float32 and int8, unless they are there already."""
-    if not output.exists():
+    if not (output / "onnx").exists():
         command = [sys.executable, "-m", "compressor", "export", "-m", model, "-o", output]
         command += ["--precision", "fp32,int8", *options]
         subprocess.run([str(x) for x in command], check=True)
