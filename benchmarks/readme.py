@@ -33,6 +33,7 @@ PAGES = {
         "scores-embedding": "scores-embedding.md",
         "scores-regression": "scores-regression.md",
     },
+    "docs/guide-one-pair.md": {"one-pair": "one-pair.md"},
     "CONTRIBUTING.md": {"mutants": "mutants.md"},
     "docs/speed.md": {"speed": "speed-1-threads-summary.md", "memory": "memory.md"},
 }

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from compressor.throughput.inspection import Inspection, PartFacts
 
 VOCABULARY = "vocabulary"  # a part of models that generate texts
+# Tokens of a translator from which on it is taken for one of many languages, and their share of the
+# parameters from which on it is said what a pair of languages saves.
+_MANY_TOKENS, _MUCH = 100_000, 0.1
 _LARGER = 4  # times the parameters of what was measured, from which on that is said
 
 
@@ -52,7 +55,7 @@ def inspect(
         *_least(facts),
         *_tokens(facts),
     ]
-    suggested = _suggestions(facts, model, request.task)
+    suggested = [*_one_pair(facts, model), *_suggestions(facts, model, request.task)]
     for suggestion in suggested:
         lines += ["", *textwrap.wrap(suggestion.title, 100), f"    {suggestion.command}"]
     commands = {"suggestions": [asdict(suggestion) for suggestion in suggested]}
@@ -90,6 +93,25 @@ class _Suggestion:
 
     title: str
     command: str
+
+
+def _one_pair(facts: Inspection, model: str) -> list[_Suggestion]:
+    """What a translator of many languages has for others than a pair, and how to be rid of it."""
+    share = facts.token_parameters / facts.parameters
+    writes = any(part.name == VOCABULARY for part in facts.parts)
+    if not writes or share < _MUCH or not (facts.languages > 1 or facts.tokens >= _MANY_TOKENS):
+        return []
+    said = ["--source-language", "CODE"] if facts.says_source else []
+    said += ["--target-language", "CODE"] if facts.languages > 1 else []
+    words = ["compress", "export", "-m", model, *said, "--source-text", "FILE", "--target-text"]
+    many = f"{facts.languages} languages" if facts.languages > 1 else "many languages"
+    return [
+        _Suggestion(
+            f"One pair of {many}: {facts.tokens:,} tokens have {share:.0%} of the parameters, and "
+            "texts like yours need a part of them:",
+            shlex.join([*words, "FILE", "--precision", "fp32,int8", "-o", "pair"]),
+        )
+    ]
 
 
 def _suggestions(facts: Inspection, model: str, task: str | None) -> list[_Suggestion]:

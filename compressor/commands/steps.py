@@ -102,6 +102,7 @@ def prune(
 def export(request: ExportRequest, output: o.Output) -> int:
     """Write OUTPUT/onnx, which `compressor.runtime` runs without PyTorch.
 
+    With --source-text OUTPUT is a checkpoint, too, which has fewer tokens.
     With --layout optimum OUTPUT itself is a directory that optimum's ORTModel classes open, with
     --layout ctranslate2 one for ctranslate2.Translator.
     """

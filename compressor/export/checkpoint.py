@@ -9,13 +9,14 @@ from compressor.errors import InputError, UsageError
 from compressor.export.exported import export_bytes, export_graphs
 from compressor.export.precision_names import precisions_to_export
 from compressor.export.precisions import add_precision, require_within
-from compressor.export.source_text import cut_vocabulary
+from compressor.export.saved import verify_reload
 from compressor.export.vocabulary import tokens_of_text
-from compressor.model.checkpoint import Checkpoint
+from compressor.model.checkpoint import Checkpoint, save_checkpoint
+from compressor.model.stored_configuration import needs_own_class
 from compressor.runtime.session import choose_device
 from compressor.steps.results import Check
 from compressor.storage.files import require_directory
-from compressor.storage.names import AUTO
+from compressor.storage.names import AUTO, BASE
 from compressor.storage.outputs import require_new, whole_output
 from compressor.storage.staging import require_free
 from compressor.tasks.opened import ModelAndRows
@@ -41,8 +42,8 @@ def precisions_of(names: Sequence[str], device: str) -> tuple[str, ...]:
     return precisions_to_export(names, usual)
 
 
-def cut_for(checkpoint: Checkpoint, kept: TextFile | None, output: Path) -> Checkpoint:
-    """The checkpoint with the tokens of a text alone, if one is given.
+def require_place_of(checkpoint: Checkpoint, kept: TextFile | None, output: Path) -> None:
+    """Check where graphs are written of a checkpoint, maybe with the tokens of a text alone.
 
     Args:
         checkpoint: as it was opened.
@@ -61,7 +62,6 @@ def cut_for(checkpoint: Checkpoint, kept: TextFile | None, output: Path) -> Chec
             f"{output} has; choose another --output",
             id="options-exclude-each-other",
         )
-    return checkpoint if kept is None else cut_vocabulary(checkpoint, kept)
 
 
 def export_opened(
@@ -71,6 +71,8 @@ def export_opened(
     precisions: Sequence[str],
     output: Path,
     device: str,
+    *,
+    save: bool,
 ) -> list[Check]:
     """Export a checkpoint in some precisions; the directory appears once it is whole.
 
@@ -81,14 +83,16 @@ def export_opened(
         precisions: float32 first.
         output: a new directory, or the checkpoint's own.
         device: to check float16 on; `auto` for a GPU where there is one.
+        save: write the checkpoint beside the graphs, since it is not the one that was opened.
 
     Raises:
         VerificationError: a graph differs from PyTorch by more than its precision's tolerance.
     """
     checkpoint = opened.checkpoint
     seen = None if scored is None else tokens_of_text(scored, checkpoint.tokenizer)
-    needed = export_bytes(checkpoint.model, precisions)
+    needed = export_bytes(checkpoint.model, [*precisions, *([BASE] if save else [])])
     with whole_output(output, needed, "exporting") as making:
+        saved = _save(opened, making) if save else []
         tokens = opened.task.graphs.output_tokens(checkpoint, seen)
         checks = export_graphs(checkpoint, tokens, engines, making, opened)
         for precision in precisions[1:]:
@@ -99,4 +103,18 @@ def export_opened(
             )
             require_within(added, precision)
             checks += added
-    return checks
+    return [*saved, *checks]
+
+
+def _save(opened: ModelAndRows, directory: Path) -> list[Check]:
+    """Save a checkpoint that is not the one in its own directory; it must load back as it is."""
+    checkpoint, record = opened.checkpoint, None
+    config = checkpoint.model.config
+    if checkpoint.pruning is not None:
+        record = checkpoint.pruning.contents
+    elif needs_own_class(config, checkpoint.entry):  # which is written beside a record alone
+        mask = checkpoint.mask
+        record = {"schema": 2, "task": checkpoint.task}
+        record |= {"units": mask.totals(), "kept": mask.to_json()}
+    save_checkpoint(checkpoint, checkpoint.model, record, directory)
+    return [verify_reload(checkpoint, directory, opened)]

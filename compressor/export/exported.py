@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.budgets.unit_costs import UnitCosts
+from compressor.export.fewer_tokens import embedding_rows
 from compressor.export.precision_names import BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, expect_answers, write_precision
-from compressor.export.source_text import embedding_rows
 from compressor.export.task_graphs import Network, export_model, graph_bytes
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.location import weight_files
@@ -249,7 +249,7 @@ def describe(model: nn.Module, mask: Mask, *, graphs: Path, weights: Path, **fac
     )
     tenths = mask.handed_on()
     tokens = count_output_tokens(graphs)
-    rows, stored = (None, None) if tokens else embedding_rows(model)
+    rows, stored = embedding_rows(model)
     files = weight_files(weights, allow_pickle=True)  # that were loaded already
     measured: dict[str, Any] = {
         "directory": "",

@@ -55,8 +55,13 @@ def write_tokenizer(
     Raises:
         InputError: a tokenizer that the runtime does not support.
     """
+    build_tokenizer(tokenizer, layout).save(str(path), pretty=False)
+
+
+def build_tokenizer(tokenizer: Any, layout: str | None = None) -> Tokenizer:
+    """What `write_tokenizer` writes; errors as there."""
     try:
-        built = _built(tokenizer)
+        return _built(tokenizer)
     except _Unsupported as why:
         others = f", or use `compress export --layout {layout}`, which keeps the checkpoint's own"
         raise InputError(
@@ -64,7 +69,6 @@ def write_tokenizer(
             f"tokenizer{others if layout else ''}",
             id="tokenizer-class-unsupported",
         ) from None
-    built.save(str(path), pretty=False)
 
 
 def _built(tokenizer: Any) -> Tokenizer:

@@ -125,18 +125,18 @@ def translation_check(
     )
 
 
-def require_searched(
+def rows_that_differ(
     model: Any, search: Callable[[], list[list[int]]], found: Sequence[Sequence[int]]
-) -> None:
-    """Check that a search with beams finds what it finds with PyTorch, where that is certain.
+) -> list[int]:
+    """Rows for which a search finds other tokens than a model's, where that is certain.
 
     Args:
         model: in PyTorch.
         search: the model's answers at each call, rows of tokens.
-        found: those of the graphs.
+        found: those of the other search.
 
-    Raises:
-        VerificationError: they differ, however the model's logits are changed a little.
+    Returns:
+        The rows that differ, however the model's logits are changed a little.
     """
     wanted = search()
     others = [row for row, want in enumerate(wanted) if found[row] != want]
@@ -144,11 +144,18 @@ def require_searched(
     # logits decides. PyTorch then finds the other one, too, when its logits change as little.
     for seed in range(_TRIES):
         if not others:
-            return
+            break
         with perturbed(model, EXPORT_TOLERANCE * 10.0 ** -(seed % 3), seed):
             wanted = search()
         others = [row for row in others if found[row] != wanted[row]]
-    if others:
+    return others
+
+
+def require_searched(
+    model: Any, search: Callable[[], list[list[int]]], found: Sequence[Sequence[int]]
+) -> None:
+    """Raise `VerificationError` unless graphs find what `rows_that_differ` searches for."""
+    if rows_that_differ(model, search, found):
         raise VerificationError(
             "a search with several beams finds other tokens for a calibration row with the ONNX "
             "model than with PyTorch; please report this with the checkpoint's name",

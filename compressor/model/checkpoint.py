@@ -262,14 +262,14 @@ def round_to(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def save_checkpoint(
-    source: Checkpoint, model: nn.Module, record: Mapping[str, Any], directory: Path
+    source: Checkpoint, model: nn.Module, record: Mapping[str, Any] | None, directory: Path
 ) -> list[Path]:
-    """Write a pruned model, after `round_to`, in the form in which its source is stored.
+    """Write a model, after `round_to`, in the form in which its source is stored.
 
     Args:
         source: the checkpoint that it was made from.
         model: without skipped layers (`surgery.without_skipped`).
-        record: the contents of `units.json`.
+        record: the contents of `units.json`; None of a dense model.
         directory: made if it is missing.
 
     Returns:
@@ -278,18 +278,19 @@ def save_checkpoint(
     directory.mkdir(parents=True, exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
     _save_weights(model, source.dtype, directory)
-    config = pruning_record.pruned_config(
-        model, pruning_record.recorded_mask(record).of_layers_left()
-    )
+    mask = source.mask
+    if record is not None:
+        mask = pruning_record.recorded_mask(record).of_layers_left()
+    config = pruning_record.pruned_config(model, mask)
     save_settings(source, model, directory, config)
     if hasattr(model, HEAD):
         write_layout(model, source.max_source_tokens, source.directory, directory)
     if hasattr(config, KEPT_UNITS):  # so that transformers opens it without this package
         for path in MODELING_FILES:
             shutil.copyfile(path, directory / path.name)
-    (directory / PRUNING_RECORD).write_text(
-        pruning_record.render_pruning_record(record), encoding="utf-8"
-    )
+    if record is not None:
+        text = pruning_record.render_pruning_record(record)
+        (directory / PRUNING_RECORD).write_text(text, encoding="utf-8")
     return [p for p in directory.iterdir() if p.is_file() and before.get(p) != p.stat().st_mtime_ns]
 
 

@@ -110,8 +110,9 @@ def direction(tokenizer: Any) -> tuple[str | None, str | None]:
         return tokenizer.src_lang, tokenizer.tgt_lang
     source, target = (getattr(tokenizer, x, None) for x in ("source_lang", "target_lang"))
     codes = text_codes(tokenizer)
-    if len(set(codes.values())) > 1:  # the code before a source says the target
-        said = re.match(">>(.+?)<<", source_prefix(tokenizer))
+    # The code before a source says the target; a model that has but one may go without.
+    said = re.match(">>(.+?)<<", source_prefix(tokenizer)) if codes else None
+    if said or len(set(codes.values())) > 1:
         target = said and said[1]
     return source, target
 
@@ -185,6 +186,27 @@ def set_languages(
         setattr(model.generation_config, _setting(tokenizer, entry), known[target])
         if starts_with_language(tokenizer, entry):
             model.config.decoder_start_token_id = known[target]
+
+
+def kept_languages(tokenizer: Any, asked: Iterable[str], where: str) -> set[int]:
+    """Tokens of the languages that a translator translates from and into, and of others.
+
+    Args:
+        tokenizer: with its languages set.
+        asked: codes of the others, from `--keep-languages`.
+        where: name of the checkpoint, for messages.
+
+    Raises:
+        UsageError: the model has no languages, or not that one.
+    """
+    codes = text_codes(tokenizer)
+    known = {name: tokenizer.encoder[code] for name, code in codes.items()}
+    if languages(tokenizer):
+        known = _added_codes(tokenizer) | languages(tokenizer)
+        asked = [*asked, *filter(None, (tokenizer.src_lang, tokenizer.tgt_lang))]
+    for code in asked:
+        _require_language("--keep-languages", code, known, where)
+    return {known[code] for code in asked}
 
 
 def _store_source(tokenizer: Any) -> None:

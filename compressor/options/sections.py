@@ -179,7 +179,13 @@ class Export(Options):
         None,
         files=True,
         help="Texts like those that the model will read, a text a line, or JSONL: an encoder keeps "
-        "only the tokens that occur in them, or that anything can be spelled with.",
+        "only the tokens that occur in them, or that anything can be spelled with. An "
+        "encoder-decoder needs --target-text beside it, and keeps the tokens of both.",
+    )
+    keep_languages: Annotated[list[str], BeforeValidator(split_commas)] = option(
+        [],
+        help="With --source-text, codes of a translator's languages to keep beside those that it "
+        "translates from and into, as in fra_Latn,spa_Latn.",
     )
 
 

@@ -221,6 +221,7 @@ def texts_to_keep(
     export: Export, reading: Reading, checkpoint: Checkpoint, progress: Progress = SILENT
 ) -> tuple[TextFile | None, TextFile | None]:
     """The texts whose tokens encoders and decoders keep, if given; both checked."""
+    _check_kept(export, checkpoint)
     task, files = TASKS[checkpoint.task], list[TextFile | None]()
     for option, path in ((SOURCE, export.source_text), (TARGET, export.target_text)):
         file = None
@@ -233,6 +234,24 @@ def texts_to_keep(
         files.append(file)
     source, target = files
     return source, target
+
+
+def _check_kept(export: Export, checkpoint: Checkpoint) -> None:
+    name, source = checkpoint.name, export.source_text
+    writes = checkpoint.entry.decoder is not None
+    _refuse(
+        writes and source is not None and export.target_text is None,
+        "target-text-missing",
+        f"--source-text {source}: {name} writes texts, too, and the tokens of these must stay; "
+        "give --target-text FILE with texts like those that it will write",
+    )
+    languages = ",".join(export.keep_languages)
+    _refuse(
+        bool(languages) and (source is None or not writes),
+        _USELESS,
+        f"--keep-languages {languages} is for translators whose vocabulary is cut; give "
+        "--source-text and --target-text, or leave it out",
+    )
 
 
 def _require_of_task(flag: str, value: object, task: Task, model: str) -> None:
@@ -250,10 +269,12 @@ def require_for_layout(request: ExportRequest) -> None:
     export, layout = request.export, request.layout
     engines = None if export.engines == [ONNXRUNTIME] else ",".join(export.engines)
     excluded, unused = "options-exclude-each-other", "option-without-use"
+    # A smaller vocabulary is the checkpoint's; what decoders score is decided in our graphs.
+    cuts = bool(export.source_text and export.target_text)
     for flag, value, id in (
         ("--engines", engines, excluded),
-        ("--source-text", export.source_text, excluded),
-        ("--target-text", export.target_text, excluded),
+        *(() if cuts else ((SOURCE, export.source_text, excluded),)),
+        *(() if cuts else ((TARGET, export.target_text, excluded),)),
         ("--calibration", request.data.calibration, unused),
     ):
         if value is not None:

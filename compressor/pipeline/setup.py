@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from compressor.export.exported import export_bytes
+from compressor.export.fewer_tokens import shorten_vocabulary
 from compressor.export.precision_names import precision_timed, precisions_to_export
-from compressor.export.source_text import shorten_vocabulary
 from compressor.model.location import checkpoint_files
 from compressor.options import inputs
 from compressor.options.requests import Recipe
@@ -116,7 +116,8 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
     if recipe.budget.searches_rows:
         data = hold_out(data, recipe.seed)
     inputs.warn_of_shared_rows(data, progress)
-    checkpoint = dense if source_text is None else shorten_vocabulary(dense, source_text, progress)
+    languages = recipe.export.keep_languages
+    checkpoint, checks = shorten_vocabulary(dense, source_text, target_text, languages, progress)
     rows, calibrated = data.fitted, data.calibration is not None
     source = with_rows(checkpoint, rows, calibrated=calibrated, progress=progress)
     whole = source
@@ -147,7 +148,8 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
         card=recipe.card.over(read_card(dense.directory)),
     )
     prunable = Prunable(source, data, limits, costs)
-    return plan, Opened(Inputs(dense, data, source_text, target_text), whole, prunable, recovery)
+    inputs_of_run = Inputs(dense, data, source_text, target_text, checks)
+    return plan, Opened(inputs_of_run, whole, prunable, recovery)
 
 
 def options_of_run(recipe: Recipe) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from compressor.export import checkpoint as exporting
 from compressor.export import layouts
 from compressor.export.exported import export_bytes, export_dense
+from compressor.export.fewer_tokens import shorten_vocabulary
 from compressor.export.saved import save_model
 from compressor.model.location import fingerprint_of_weights
 from compressor.model.sublayers import Mask, Scores
@@ -116,7 +117,10 @@ def export_checkpoint(
         require_for_layout(request)
         layouts.require_place(request.layout, output)
         checkpoint = inputs.load(request.model, dense=False)
-        return layouts.export_layout(checkpoint, request.layout, names[0], output)
+        texts = texts_to_keep(request.export, request.data, checkpoint, progress)
+        languages = request.export.keep_languages
+        checkpoint, cut = shorten_vocabulary(checkpoint, *texts, languages, progress)
+        return [*cut, *layouts.export_layout(checkpoint, request.layout, names[0], output)]
     precisions = exporting.precisions_of(names, request.device)
     require_rows(None, [], request.data)
     exporting.require_place(output)
@@ -125,9 +129,12 @@ def export_checkpoint(
     reading = inputs.reading(request.data, checkpoint)
     kept, scored = texts_to_keep(request.export, reading, checkpoint, progress)
     rows = inputs.calibration_rows(request.data, checkpoint, progress)
-    checkpoint = exporting.cut_for(checkpoint, kept, output)
-    opened = with_rows(checkpoint, rows, progress=progress)
-    return exporting.export_opened(opened, scored, engines, precisions, output, request.device)
+    exporting.require_place_of(checkpoint, kept, output)
+    languages = request.export.keep_languages
+    checkpoint, cut = shorten_vocabulary(checkpoint, kept, scored, languages, progress)
+    opened, save = with_rows(checkpoint, rows, progress=progress), kept is not None
+    options = opened, scored, engines, precisions, output, request.device
+    return [*cut, *exporting.export_opened(*options, save=save)]
 
 
 def weights_of(model: ModelSection) -> str:

@@ -162,7 +162,7 @@ def _gather(
     for number, batch in enumerate(pruned.batches):
         _, wanted = dense.observe(target, number)
         inputs, stream = pruned.observe(sublayer, number)
-        target = at_tokens(target, tokens_left(pruned.model, sublayer.layer_path))
+        wanted = at_tokens(wanted, tokens_left(pruned.model, sublayer.layer_path))
         mask = pruned.task.token_mask(batch, sublayer.kind)
         real = tokens_of(mask, pruned.model, sublayer.layer_path)
         # A sublayer without units has only its bias, although its stand-in has an input.

@@ -290,11 +290,18 @@ def _tokens(report: Report) -> list[tuple[str, str | None]]:
         for model in models
         if report.source_text and model.embedding_rows and model.embedding_bytes
     ]
+    gone = [
+        f"{model.name} {(whole - left) // 4:,} weights, {numbers.megabytes(whole - left)} MB"
+        for model in models[1:]
+        if report.source_text and (whole := report.dense.embedding_bytes)
+        if (left := model.embedding_bytes) is not None
+    ]
     scored = {x.name: f"{x.name} {x.output_tokens:,}" for x in models if x.output_tokens}
     differ = len({model.output_tokens for model in models}) > 1
     return [
         ("Source text", _source(report.source_text)),
         ("Tokens with an embedding (float32)", "; ".join(embedded)),
+        ("Left out with tokens (float32)", "; ".join(gone)),
         ("Target text", _source(report.target_text)),
         ("Tokens that the decoder scores", "; ".join(scored.values()) if differ else ""),
     ]

@@ -22,7 +22,14 @@ from compressor.report.rule import Inconclusive
 from compressor.report.rules import Rule
 from compressor.report.schema import Report
 from compressor.steps.context import Context
-from compressor.steps.results import QualitySearch, Source, SpeedSearch, Throughput, Variant
+from compressor.steps.results import (
+    Check,
+    QualitySearch,
+    Source,
+    SpeedSearch,
+    Throughput,
+    Variant,
+)
 from compressor.steps.store import STATE
 from compressor.steps.values import DENSE
 from compressor.storage.hashes import sha256_of
@@ -54,6 +61,7 @@ class Inputs:
     data: DataRows
     source_text: TextFile | None  # whose tokens are kept
     target_text: TextFile | None  # whose tokens decoders of pruned models score
+    kept_tokens: Sequence[Check] = ()  # of models that have the tokens of texts alone
 
 
 def run_metadata(*, command: str) -> dict[str, str]:
@@ -95,6 +103,10 @@ def describe_run(
     checkpoint, data = inputs.checkpoint, inputs.data
     source_text, target_text = inputs.source_text, inputs.target_text
     scoring, variants = share_scoring(measured.builds)
+    variants = [
+        x if x.base else x.model_copy(update={"checks": [*inputs.kept_tokens, *x.checks]})
+        for x in variants
+    ]
     return Report(
         tool_version=__version__,
         created=started["created"],

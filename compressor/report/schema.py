@@ -87,7 +87,8 @@ class Report(ResultModel):
     versions: dict[str, str]
     gate: list[Outcome] = Field(default_factory=list)
     search: SpeedSearch | QualitySearch | None = None
-    source_text: Source | None = None  # its tokens are the ones that an encoder keeps
+    # Its tokens are the ones that an encoder keeps; an encoder-decoder also those of target_text.
+    source_text: Source | None = None
     target_text: Source | None = None  # its tokens are the ones that decoders score
     samples: list[Sample] = Field(default_factory=list)
     # From an earlier run, where `compress gate --baseline` compared the two.

@@ -146,8 +146,9 @@ class Variant(ResultModel):
     checkpoint_bytes: Whole
     onnx_bytes: Whole
     output_tokens: Whole | None = None  # how many a translator's decoder scores
-    embedding_rows: Whole | None = None  # of an encoder's tokens
-    embedding_bytes: Whole | None = None  # of these rows in float32
+    embedding_rows: Whole | None = None  # tokens with an embedding, of the source
+    # Of all weights that belong to tokens, in float32: embeddings and output projection.
+    embedding_bytes: Whole | None = None
     precision: str
     engine: str = ONNXRUNTIME  # that ran it
     base: str = ""  # name of the float32 model that this is another precision, or engine, of

@@ -52,7 +52,9 @@ class EncoderDecoderTask(Task, Predictor):
     options: ClassVar[tuple[str, ...]] = (
         "--num-beams",
         "--target-length",
+        "--source-text",
         "--target-text",
+        "--keep-languages",
         "--distill-beams",
         "--source-language",
         "--target-language",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from compressor.budgets.counts import Macs
 from compressor.budgets.unit_costs import TokenCosts, UnitCosts
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.languages import languages, text_codes
 from compressor.model.modeling_tokens import computes_one_token
 from compressor.model.sublayers import (
     KINDS,
@@ -21,6 +22,7 @@ from compressor.model.sublayers import (
     kind_of,
 )
 from compressor.model.token_selection import hands_on_fewer
+from compressor.model.token_tables import count_token_weights, token_tables
 from compressor.model.token_units import why_all_tokens
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.tasks import TASKS, Example, Task
@@ -79,6 +81,10 @@ class Inspection:
     # Tenths of a row's tokens that each layer but the last hands on; empty: all.
     handed_on: list[int]
     tied: bool  # whether the vocabulary projection has the embeddings' weights, counted there
+    tokens: int  # with an embedding
+    token_parameters: int  # theirs: embeddings, and the projection to a decoder's tokens
+    languages: int  # that a translator knows by tokens of their own
+    says_source: bool  # whether it is told the source's language, too, not the target's alone
     shapes: list[ShapeFacts]
 
 
@@ -109,6 +115,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         )
         for name, count in owned.items()
     ]
+    known, codes = languages(checkpoint.tokenizer), text_codes(checkpoint.tokenizer)
     return Inspection(
         model=checkpoint.name,
         revision=checkpoint.revision,
@@ -119,6 +126,10 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         parts=parts,
         handed_on=list(tenths) if hands_on_fewer(tenths) else [],
         tied=tied,
+        tokens=len(token_tables(model)[0]),
+        token_parameters=count_token_weights(model),
+        languages=len(known or {*codes.values()}),
+        says_source=bool(known),
         shapes=shapes,
     )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import one_pair
 from benchmarks.quality.cells import Cell, Experiment, fill, read
 from benchmarks.quality.draw import table
 from compressor.options.sections import Data
@@ -69,3 +70,26 @@ def test_cells_are_computed_once(experiment: Experiment, tmp_path: Path):
     assert read(path) == [{**found, "interval": list(found["interval"])} for found in rows]
     again = fill(experiment, path, wanted, SILENT)
     assert len(again) == len(path.read_text(encoding="utf-8").splitlines()) == 4
+
+
+def test_sizes_of_one_pair_are_shown_with_what_is_left():
+    found = {
+        "tokens": 20_000, "width": 256, "layers": 4, "kept": [20_000, 4_000],
+        "checkpoint_bytes": [50_000_000, 30_000_000], "int8_bytes": [16_000_000, 7_000_000],
+        "lines": 64, "same": {"transformers": [64, 63], "graphs, fp32": [64, 62]},
+    }  # fmt: skip
+    row = one_pair.table([found]).splitlines()[-1]
+    cells = [cell.strip() for cell in row.split("|")[1:-1]]
+    assert cells == [
+        "20,000, 256, 4 + 4", "20,000 → 4,000 (20%)", "50 → 30 (60%)", "16 → 7 (44%)", "64",
+        "64 and 63", "64 and 62",
+    ]  # fmt: skip
+
+
+def test_tokens_of_made_up_languages_fill_the_vocabulary():
+    """Each is merged from two that are there, and texts of the pair are spelled without them."""
+    made = one_pair.byte_pairs(["ab ab abc"] * 4, 1_000)
+    tokens, merges = made["vocab"], made["merges"]
+    assert sorted(tokens.values()) == [*range(len(tokens))]
+    assert len(tokens) >= 1_000
+    assert all({a, b, a + b} <= tokens.keys() for a, b in merges)

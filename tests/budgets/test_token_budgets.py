@@ -158,7 +158,7 @@ def test_macs_take_tokens_down_to_the_share(prune, steps):
 
 def test_a_speedup_times_tokens_beside_heads_and_neurons():
     budget, timer = Speedup(speedup=2, prune="all", multiple="2", floor="tokens=0.3"), Timer()
-    choice = budget.choose(budget.limits(DENSE), Scorer(), timer, None, lambda text: None)
+    choice = budget.choose(budget.limits(DENSE), Scorer(), timer, None, None, lambda text: None)
     names = [f"encoder_tokens={tenths}" for tenths in (3, 4, 6, 8)]
     wanted = names, "layers that hand on 3, 4, 6, 8 tenths of the tokens"
     assert wanted in timer.timed

@@ -336,3 +336,9 @@ def test_a_checkpoint_is_exported_with_fewer_tokens(tmp_path):
     expected = logits(dense.model, dense.tokenizer, COVERED).numpy()
     actual = Classifier(tmp_path / "out").logits(COVERED)
     np.testing.assert_allclose(actual, expected, atol=1e-4 * np.abs(expected).max())
+    # The checkpoint of these graphs lies beside them, for transformers alone.
+    kinds = transformers.AutoModelForSequenceClassification, transformers.AutoTokenizer
+    plain, tokenizer = (kind.from_pretrained(tmp_path / "out") for kind in kinds)
+    np.testing.assert_allclose(logits(plain, tokenizer, COVERED).numpy(), expected, atol=3e-6)
+    assert len(tokenizer) < len(dense.tokenizer)
+    assert not (tmp_path / "out" / "units.json").exists()
