@@ -117,7 +117,8 @@ def export_checkpoint(
         require_for_layout(request)
         layouts.require_place(request.layout, output)
         checkpoint = inputs.load(request.model, dense=False)
-        texts = texts_to_keep(request.export, request.data, checkpoint, progress)
+        reading = inputs.reading(request.data, checkpoint)
+        texts = texts_to_keep(request.export, reading, checkpoint, progress)
         languages = request.export.keep_languages
         checkpoint, cut = shorten_vocabulary(checkpoint, *texts, languages, progress)
         return [*cut, *layouts.export_layout(checkpoint, request.layout, names[0], output)]
