@@ -22,16 +22,8 @@ from tests.helpers import toy
 from tests.helpers.runtime_artifacts import Exported, export, write_hashes
 from tests.helpers.tiny import ragged_batch
 
-ENCODERS = (
-    "bert",
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "distilbert",
-    "electra",
-    "mpnet",
-    "modernbert",
-)
+# One for each form of attention, and of layers.
+ENCODERS = ("bert", "distilbert", "mpnet", "modernbert")
 
 
 def fewer_tokens(layers: list[Sublayer]) -> Mask:
