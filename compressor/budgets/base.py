@@ -240,12 +240,8 @@ class Budget(Options):
         """The option that is about tokens, as in `--floor tokens=0.2`; empty: none is."""
         return f"--floor {self.floor}" if self.floor and names_tokens(self.floor) else ""
 
-    def with_default_units(self, tokens: bool) -> Self:
-        """A copy in which what goes by default is said.
-
-        Args:
-            tokens: whether they can go: they can be units of the model, and the method scores them.
-        """
+    def with_default_units(self) -> Self:
+        """A copy in which what goes by default is said."""
         return self
 
     @abstractmethod

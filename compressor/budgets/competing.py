@@ -20,8 +20,6 @@ UNITS_TO_PRUNE: Mapping[Prune, frozenset[Units]] = {
     "tokens": frozenset({"tokens"}),
     "all": frozenset({"heads", "neurons", "tokens"}),
 }
-# Whether tokens go by default where they can.
-TOKENS_BY_DEFAULT = False
 
 
 class CompetingUnits(Budget):
@@ -30,12 +28,7 @@ class CompetingUnits(Budget):
     prune: Prune | None = option(
         None,
         help="Which units go: heads, neurons, both (heads and neurons), tokens, or all. Tokens are "
-        "what encoders hand on to the next layer, of tasks that read one token. Default: "
-        + (
-            "all where tokens can go and the method scores them, else both."
-            if TOKENS_BY_DEFAULT
-            else "both."
-        ),
+        "what encoders hand on to the next layer, of tasks that read one token. Default: both.",
     )
     drop_layers: str | None = option(
         None,
@@ -66,12 +59,11 @@ class CompetingUnits(Budget):
         by_name = self.prune is not None and "tokens" in UNITS_TO_PRUNE[self.prune]
         return f"--prune {self.prune}" if by_name else super().asks_for_tokens
 
-    def with_default_units(self, tokens: bool) -> Self:
-        """A copy with heads and neurons, and with tokens where they can go or have a floor."""
+    def with_default_units(self) -> Self:
+        """A copy with heads and neurons, and with tokens where these have a floor."""
         if self.prune is not None:
             return self
-        has_tokens = bool(self.asks_for_tokens) or (tokens and TOKENS_BY_DEFAULT)
-        return self.model_copy(update={"prune": "all" if has_tokens else "both"})
+        return self.model_copy(update={"prune": "all" if self.asks_for_tokens else "both"})
 
     def units(self, full: Mask) -> frozenset[Units]:
         """Heads, neurons, tokens, as `prune` says; without it heads and neurons."""

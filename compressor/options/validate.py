@@ -167,8 +167,8 @@ def _check_timing(recipe: Recipe, option: str, batch_size: int | None) -> None:
 def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
     """The recipe with what task and model decide; `UsageError` for options without effect."""
     recipe.method.check_task(task)
-    tokens = require_token_units(recipe.budget.asks_for_tokens, checkpoint)
-    budget = recipe.budget.with_default_units(tokens and recipe.method.scores_tokens)
+    require_token_units(recipe.budget.asks_for_tokens, checkpoint)
+    budget = recipe.budget.with_default_units()
     if budget != recipe.budget:
         recipe = recipe.with_budget(budget)
     sections = (recipe.data, recipe.evaluation, recipe.throughput, *recipe.recovery)
@@ -178,8 +178,8 @@ def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
     return recipe.with_recovery([step.for_task(task) for step in recipe.recovery])
 
 
-def require_token_units(asked: str, checkpoint: Checkpoint) -> bool:
-    """Whether tokens can be units of a model.
+def require_token_units(asked: str, checkpoint: Checkpoint) -> None:
+    """Check that tokens can be units of a model.
 
     Args:
         asked: the option that is about tokens; empty: none is.
@@ -188,16 +188,16 @@ def require_token_units(asked: str, checkpoint: Checkpoint) -> bool:
     Raises:
         UsageError: they cannot, and are asked for.
     """
+    if not asked:
+        return
     from compressor.model.token_units import why_all_tokens  # imports torch
 
-    reason = why_all_tokens(checkpoint.model)
-    if asked and reason:
+    if reason := why_all_tokens(checkpoint.model):
         raise UsageError(
             f"{asked}: {checkpoint.name} cannot do with fewer tokens, since {reason}; choose heads "
             "and neurons alone",
             id="tokens-not-units",
         )
-    return not reason
 
 
 def _check_beams(recipe: Recipe, model: Any) -> None:

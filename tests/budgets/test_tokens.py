@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import pytest
 
-from compressor.budgets import competing
 from compressor.budgets.base import Limits
 from compressor.budgets.counts import Counts, Macs
 from compressor.budgets.max_drop import MaxDrop
@@ -248,7 +247,7 @@ def test_floors_of_tokens_are_shares_rounded_up():
     assert Macs(macs=[0.5], prune="all", floor="0").limits(DENSE).floors[TOKEN_KIND] == 1
 
 
-def test_what_goes_is_what_prune_says(monkeypatch):
+def test_what_goes_is_what_prune_says():
     every = {"heads", "neurons", "tokens"}
     wanted = {"heads": {"heads"}, "both": every - {"tokens"}, "tokens": {"tokens"}, "all": every}
     for name, units in wanted.items():
@@ -257,17 +256,14 @@ def test_what_goes_is_what_prune_says(monkeypatch):
         assert limits.units == units
         assert limits.full == (FULL if "tokens" in units else DENSE)
         assert budget.asks_for_tokens == (f"--prune {name}" if "tokens" in units else "")
-        assert budget.with_default_units(True) == budget
+        assert budget.with_default_units() == budget
     usual, floor = Macs(macs=[0.5]), Macs(macs=[0.5], floor="tokens=0.2")
     assert floor.asks_for_tokens == "--floor tokens=0.2"
-    assert floor.with_default_units(False).prune == "all"  # refused before, where they cannot go
-    for by_default, prune in ((True, "all"), (False, "both")):
-        monkeypatch.setattr(competing, "TOKENS_BY_DEFAULT", by_default)
-        assert usual.with_default_units(True).prune == prune
-        assert usual.with_default_units(False).prune == "both"
+    assert floor.with_default_units().prune == "all"  # refused before, where they cannot go
+    assert usual.with_default_units().prune == "both"
     counts = Counts(keep=["heads=0.5", "encoder_tokens=0.5"])
     assert counts.asks_for_tokens == "--keep encoder_tokens=0.5"
-    assert counts.with_default_units(True) == counts
+    assert counts.with_default_units() == counts
     assert counts.limits(DENSE).full == FULL
 
 
