@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from compressor.errors import VerificationError
-from compressor.export.language_pair import KeptTokens, cut_pair
+from compressor.export.language_pair import PairTokens, cut_pair
 from compressor.export.source_text import cut_vocabulary
 from compressor.export.verify import rows_that_differ
 from compressor.export.vocabulary import generation_settings, searched
@@ -85,7 +85,7 @@ def embedding_rows(model: Any) -> tuple[int, int]:
 
 @torch.no_grad()
 def check_translations(
-    whole: Checkpoint, cut: Checkpoint, kept: KeptTokens, source: TextFile
+    whole: Checkpoint, cut: Checkpoint, kept: PairTokens, source: TextFile
 ) -> Check:
     """Compare translations of the first lines of a text, greedy and with several beams.
 

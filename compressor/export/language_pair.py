@@ -40,7 +40,7 @@ _FILES = {"tokenizer.json", "tokenizer_config.json"}  # of a fast tokenizer
 
 
 @dataclass(frozen=True)
-class KeptTokens:
+class PairTokens:
     """Ids of tokens that are kept, ascending; new ids are their places here."""
 
     sources: list[int]
@@ -49,7 +49,7 @@ class KeptTokens:
 
 def cut_pair(
     checkpoint: Checkpoint, source: TextFile, target: TextFile, asked: Collection[str] = ()
-) -> tuple[Checkpoint, KeptTokens]:
+) -> tuple[Checkpoint, PairTokens]:
     """Cut an encoder-decoder to the tokens of texts in two languages.
 
     Special tokens stay, tokens that settings name, and the codes of the run's languages.
@@ -121,7 +121,7 @@ def _require_same_ids(
 
 def _kept(
     checkpoint: Checkpoint, read: Collection[int], written: Collection[int], codes: Collection[int]
-) -> KeptTokens:
+) -> PairTokens:
     tokenizer = checkpoint.tokenizer
     always = _always_kept(checkpoint) | {*codes}
     if not getattr(tokenizer, "separate_vocabs", False):
@@ -132,7 +132,7 @@ def _kept(
             else cut_sentencepiece.spelling_tokens(tokenizer, seen)
         )
         both = sorted(seen | spelled | always)
-        return KeptTokens(both, both)
+        return PairTokens(both, both)
     if shares_tables(checkpoint.model):
         raise InputError(
             f"the tokenizer of {checkpoint.name} has a vocabulary for each side, and its model one "
@@ -150,7 +150,7 @@ def _kept(
 
 def _balanced(
     sides: Sequence[set[int]], known: Sequence[set[int]], shared: Collection[int], name: str
-) -> KeptTokens:
+) -> PairTokens:
     """Keep more tokens, so that those with one id in both vocabularies have one id again.
 
     Args:
@@ -177,7 +177,7 @@ def _balanced(
                 )
             side |= {*spare[:missing]}
         last = token
-    return KeptTokens(*map(sorted, kept))
+    return PairTokens(*map(sorted, kept))
 
 
 def _always_kept(checkpoint: Checkpoint) -> set[int]:
@@ -217,7 +217,7 @@ def _always_kept(checkpoint: Checkpoint) -> set[int]:
 
 
 def _cut_tokenizer(
-    checkpoint: Checkpoint, kept: KeptTokens, unknown: Sequence[Collection[str]]
+    checkpoint: Checkpoint, kept: PairTokens, unknown: Sequence[Collection[str]]
 ) -> Any:
     """The tokenizer with only the kept tokens, opened from files as they will be saved."""
     tokenizer = checkpoint.tokenizer

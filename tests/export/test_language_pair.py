@@ -18,7 +18,7 @@ import transformers
 
 from compressor.errors import InputError, UsageError, VerificationError
 from compressor.export.fewer_tokens import check_translations, embedding_rows, shorten_vocabulary
-from compressor.export.language_pair import KeptTokens, cut_pair
+from compressor.export.language_pair import PairTokens, cut_pair
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.languages import source_prefix
 from compressor.model.surgery import prune
@@ -221,7 +221,7 @@ def test_tokens_that_a_translation_lacks_are_counted(families: Any, tmp_path: Pa
     model: Any = whole.model
     cut, kept = cut_pair(whole, source, target)
     everything = [*range(model.config.vocab_size)]
-    same = check_translations(whole, whole, KeptTokens(everything, everything), source)
+    same = check_translations(whole, whole, PairTokens(everything, everything), source)
     assert same.detail.endswith("and 32 of 32 are those among all")
     gone = next(i for i in everything[200:] if i not in kept.targets)
     hook = model.lm_head.register_forward_hook(

@@ -88,7 +88,7 @@ def test_int8_is_computed_where_it_is_asked_for(bart: Exported) -> None:
     plain, rounded = opened(bart), opened(bart, precision="int8")
     answers = [model.translate(texts) for model in (plain, rounded)]
     same = sum(a == b for a, b in zip(*answers, strict=True))
-    assert 0.2 * len(texts) < same < len(texts)
+    assert 0.1 * len(texts) < same < len(texts)
     assert rounded.precision == "int8"
 
 
