@@ -313,7 +313,6 @@ def test_a_directory_with_other_files_is_refused(tmp_path):
 def test_what_steps_find_out_counts_in_the_keys_of_others():
     """By keyword a step gets what its run was started with, for which the identity stands."""
     started_with = {"opened", "checkpoint", "rows", "config", "costs", "text", "command", "context"}
-    started_with.add("began")  # when; what has passed since then is in the result that is kept
     how = {"title", "shared", "into", None}  # None: a dictionary of such
     calls = [
         (path.name, {word.arg for word in node.keywords})

@@ -22,8 +22,7 @@ class RunTrainings:
 
     recovery: RecoveryPlan
     source: ModelAndRows
-    context: Context
-    began: float  # `time.monotonic`, when choosing began
+    context: Context  # began when choosing began
 
     def cost(self, mask: Mask) -> TrainingCost:
         """See `Trainings`."""
@@ -36,7 +35,6 @@ class RunTrainings:
             shared=True,
             opened=self.source,
             context=self.context,
-            began=self.began,
         )
 
     def divergence(self, mask: Mask, steps: int) -> float:
@@ -77,7 +75,6 @@ def measure_cost(
     *,
     opened: ModelAndRows,
     context: Context,
-    began: float,
 ) -> TrainingCost:
     """Train a candidate for a few steps, and take the time.
 
@@ -86,8 +83,7 @@ def measure_cost(
         plan: of the run.
         short: the same with the steps to measure.
         opened: the dense model, and the rows to recover on.
-        context: how to compute.
-        began: `time.monotonic`, when choosing began.
+        context: how to compute; began when choosing began.
     """
     start = time.monotonic()
     recovered, _ = recover_and_measure(mask, short, opened, context)
@@ -97,5 +93,5 @@ def measure_cost(
         fixed=seconds - recovered.seconds,
         step=step,
         whole=sum(method.seconds(step, rows) for method in plan.methods),
-        spent=start - began,
+        spent=start - context.began,
     )

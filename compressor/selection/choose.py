@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,7 @@ def choose(
         context: how to compute.
     """
     # Scores of the dense model are part of choosing, too.
-    began = time.monotonic() - scores.cost.get("seconds", 0.0)
+    timed = replace(context, began=time.monotonic() - scores.cost.get("seconds", 0.0))
     budget, method = artifact.budget, artifact.method
     source, trains = opened.source, any(step.trains for step in recovery.methods)
     scorer = RunScorer(limits.start, scores, method, recovery, opened, context)
@@ -145,7 +146,7 @@ def choose(
         "timer": lambda: timer_of(budget, dense, measuring, opened, context),
         "judge": lambda: RunJudge(artifact, recovery, tokens, dense, measuring, opened, context),
         "layers": lambda: RunLayers(recovery, source, context),
-        "trainings": lambda: RunTrainings(recovery, source, context, began) if trains else None,
+        "trainings": lambda: RunTrainings(recovery, source, timed) if trains else None,
         "report": lambda: context.progress.message,
     }
     choice = budget.choose(**{name: offers[name]() for name in signature(budget.choose).parameters})

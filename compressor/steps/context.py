@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from compressor.progress import SILENT, Progress
@@ -20,6 +21,9 @@ class Context:
     seed: int = 0
     progress: Progress = SILENT
     store: Steps | None = None  # None of commands that keep no results
+    # `time.monotonic`, when it began; of a search that is to take a share of a run's time, when
+    # choosing began.
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def steps(self) -> Steps:

@@ -12,6 +12,7 @@ from compressor.errors import InputError, UsageError
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import open_checkpoint
 from compressor.runtime import Translator
+from compressor.throughput.hardware import describe
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported, export, vary
@@ -88,8 +89,11 @@ def test_int8_is_computed_where_it_is_asked_for(bart: Exported) -> None:
     plain, rounded = opened(bart), opened(bart, precision="int8")
     answers = [model.translate(texts) for model in (plain, rounded)]
     same = sum(a == b for a, b in zip(*answers, strict=True))
-    assert 0.1 * len(texts) < same < len(texts)
     assert rounded.precision == "int8"
+    assert same < len(texts)
+    if "vnni" not in describe().get("instructions", ""):
+        pytest.skip("with AVX2 alone CTranslate2's int8 differs more (7 of 40 answers are equal)")
+    assert 0.2 * len(texts) < same
 
 
 def test_its_files_are_checked(bart: Exported, tmp_path: Path) -> None:
