@@ -23,6 +23,7 @@ def evaluate(request: EvaluateRequest, artifacts: Artifacts) -> int:
     """Measure the quality of artifacts on the same rows, by the metrics of their task."""
     from compressor.pipeline.compare_artifacts import evaluate_artifacts
     from compressor.report import facts, numbers
+    from compressor.report.sentences import lengths_text
 
     results = [
         result.model_copy(
@@ -46,6 +47,7 @@ def evaluate(request: EvaluateRequest, artifacts: Artifacts) -> int:
         how = f"{result.engine}, {result.precision}" if len(engines) > 1 else result.precision
         counted = facts.metric_style(next(iter(result.quality.metrics))).counted
         lines.append(f"{result.directory} ({how}): {metrics} ({result.quality.rows} {counted})")
+        lines += [f"  {text}" for text in lengths_text(result.quality)]
         for x in result.comparisons:
             low, high = x.interval
             digits = facts.metric_style(x.metric).digits

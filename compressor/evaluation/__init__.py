@@ -1,6 +1,7 @@
 """Quality of a model's outputs, and whether the difference of two models is significant.
 
 - `score_rows`: all metrics of a model's outputs for rows; `main_metric`: the first of them
+- `with_lengths`: adds the score of long sources, and how many translations have other lengths
 - `compare_rows`: the paired bootstrap of the difference of two models in each metric
 - `lower_bound`, `confidence_bounds`: how much worse or better a model may be
 - `rows_to_settle`: how many rows a narrower bound would need
@@ -10,6 +11,7 @@ package, `METRICS.register` adds one.
 """
 
 from compressor.evaluation.bounds import confidence_bounds, lower_bound, rows_to_settle, scaled_rows
+from compressor.evaluation.lengths import with_lengths
 from compressor.evaluation.metric import (
     METRICS,
     main_metric,
@@ -35,5 +37,6 @@ __all__ = [
     "rows_to_settle",
     "scaled_rows",
     "score_rows",
+    "with_lengths",
     "with_tokenizers",
 ]

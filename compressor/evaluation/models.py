@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from compressor.evaluation.answers import answers
+from compressor.evaluation.lengths import with_lengths
 from compressor.evaluation.metric import score_rows
 from compressor.evaluation.significance import compare_rows
 from compressor.steps.context import Context
@@ -74,8 +75,9 @@ def evaluate(
     for exported in models:
         model = exported.model
         texts = outputs[model.name]
+        dense = None if model.name == DENSE else outputs[DENSE]
         update: dict[str, Any] = {
-            "quality": score_rows(rows, texts),
+            "quality": with_lengths(score_rows(rows, texts), rows, texts, dense),
             "samples": sample_answers(texts, samples),
         }
         if model.name != DENSE:

@@ -7,7 +7,13 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from compressor.evaluation import compare_rows, require_references, score_rows, with_tokenizers
+from compressor.evaluation import (
+    compare_rows,
+    require_references,
+    score_rows,
+    with_lengths,
+    with_tokenizers,
+)
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import split_engines
 from compressor.export.precision_names import named_precisions
@@ -59,7 +65,7 @@ def evaluate_artifacts(
             directory=str(build.directory),
             precision=build.precision,
             engine=build.engine,
-            quality=score_rows(rows, texts),
+            quality=with_lengths(score_rows(rows, texts), rows, texts, first if number else None),
             comparisons=compare_rows(rows, first, texts, resamples, seed) if number else [],
         )
         for number, (build, texts) in enumerate(zip(builds, outputs, strict=True))

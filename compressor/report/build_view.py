@@ -17,6 +17,8 @@ from compressor.report.view import (
     Difference,
     Fact,
     Headline,
+    LengthsRow,
+    LengthsSection,
     QualityRow,
     QualitySection,
     ReportView,
@@ -169,7 +171,27 @@ def _quality(report: Report) -> QualitySection:
         for row in _quality_rows(report, metric, model)
     ]
     means = f"{measured.rows:,} {counted}" if measured and counted != "rows" else ""
-    return QualitySection(tuple(rows), tuple(notes), means)
+    return QualitySection(tuple(rows), tuple(notes), means, _lengths(report))
+
+
+def _lengths(report: Report) -> LengthsSection | None:
+    """How every build translates long sources, and how long its translations are."""
+    measured, metric = report.dense.quality, facts.primary_metric(report)
+    if measured is None or measured.long_sources is None or metric is None:
+        return None
+    rows = [
+        LengthsRow(
+            build=model.name,
+            score=facts.value(model, metric),
+            long_score=long.score,
+            other_lengths=quality.other_lengths,
+        )
+        for model in facts.models(report)
+        if (quality := model.quality) and (long := quality.long_sources)
+    ]
+    of_dense = measured.long_sources
+    style = facts.metric_style(metric)
+    return LengthsSection(style, of_dense.words, of_dense.rows, tuple(rows))
 
 
 def _quality_rows(report: Report, metric: str, model: Variant) -> list[QualityRow]:

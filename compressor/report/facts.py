@@ -78,6 +78,12 @@ class Kept:
     heads: tuple[int, ...] | None = None
     is_share: bool = False  # of tokens, which are shown in percent
 
+    @property
+    def text(self) -> str:
+        """`72/144`: units kept of units before; `62%` of tokens."""
+        write = numbers.percent if self.is_share else numbers.kept_of
+        return write(self.kept, self.total)
+
 
 def metric_style(metric: str) -> MetricStyle:
     """How to write a metric; an unknown one keeps its name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from compressor.budgets.max_drop import within
+from compressor.model.sublayers import TOKEN_UNITS
 from compressor.report import facts, numbers
 from compressor.report.gains import with_speedup
 from compressor.report.schema import Report
@@ -87,8 +88,11 @@ def _candidate(
     search: QualitySearch, candidate: QualityCandidate, rows: int, *, held_out: bool
 ) -> CandidateRow:
     refused = "not proven" if within(candidate, search.drop) else "refused"
+    tenths = candidate.handed_on
+    tokens = facts.Kept(sum(tenths), TOKEN_UNITS * len(tenths), is_share=True) if tenths else None
     return CandidateRow(
         candidate=candidate,
+        tokens=tokens,
         interval=facts.interval_of(candidate.comparison, rows),
         held_out=held_out,
         result="accepted" if candidate.accepted else refused,

@@ -11,7 +11,7 @@ from compressor.report.gains import FastestGain, all_timings
 from compressor.report.numbers import join
 from compressor.report.schema import Report
 from compressor.report.view import BuildSummary, Difference, Headline, SpeedRow
-from compressor.steps.results import Outcome, SpeedSearch, Throughput, Timing, Variant
+from compressor.steps.results import Outcome, Quality, SpeedSearch, Throughput, Timing, Variant
 
 APART = 0.15  # difference of the encoder's shares of time and of multiply-adds that is told
 WIDE = 0.2  # width of a speed-up's interval, as a share of it, above which it is uncertain
@@ -40,6 +40,23 @@ def conclusion(report: Report, headline: Headline | None) -> str:
     alone = headline.dense_alone
     gained = "was not measured" if alone is None else f"is {gains(report, alone)}"
     return f"{text}; dense {facts.low_precision(report, variant)} alone {gained}."
+
+
+def lengths_text(quality: Quality) -> list[str]:
+    """How a translator answers long sources, and how long its answers are; empty of others.
+
+    `bleu 31.20 on 213 rows of more than 20 words`.
+    """
+    long, texts = quality.long_sources, []
+    if long is not None:
+        metric = next(iter(quality.metrics))
+        rows = f"{long.rows:,} rows of more than {long.words} words"
+        score = f"{metric} {facts.metric_style(metric).score(long.score)} on {rows}"
+        texts.append(f"{rows}, too few for a score" if long.score is None else score)
+    if quality.other_lengths is not None:
+        share = numbers.percent(quality.other_lengths, 1, 1)
+        texts.append(f"{share} of answers have over 30% more or fewer words than the first one's")
+    return texts
 
 
 def _lead(report: Report, variant: Variant) -> str:

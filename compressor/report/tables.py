@@ -9,25 +9,24 @@ from collections.abc import Iterable, Sequence
 
 from compressor.report import facts, numbers
 from compressor.report.gains import FastestGain, Gain
+from compressor.report.search_tables import search_tables
 from compressor.report.sentences import outcome_result, speedup
 from compressor.report.table import Column, ReportTable, ResultCell, make_table, without_column
 from compressor.report.view import (
     BuildSummary,
-    CandidateRow,
     Difference,
     Fact,
     Headline,
-    Kept,
+    LengthsSection,
     QualitySection,
     ReportView,
     SampleAnswers,
-    SearchSection,
     SizeRow,
     SpeedRow,
     SpeedSection,
     UnitsSection,
 )
-from compressor.steps.results import CostTable, Outcome
+from compressor.steps.results import Outcome
 
 _FASTER: dict[Gain, str] = {
     "faster": " times as fast",
@@ -41,7 +40,6 @@ _PAYS: dict[Gain, ResultCell] = {
     "slower": ResultCell("slower than dense", "bad"),
     "unknown": ResultCell("not usable"),
 }
-_ANSWERS = {"accepted": "good", "refused": "bad"}
 _TONES: dict[facts.Judgment, str] = {"worse": "bad", "better": "good"}
 
 
@@ -51,6 +49,7 @@ def tables(view: ReportView) -> dict[str, ReportTable]:
         gate(view.gate),
         baseline(view),
         quality(view.quality),
+        *lengths(view.quality.lengths),
         throughput(view.speed.rows, view.speed.counted_tokens),
         engines(view.speed),
         size(view.sizes, view.units),
@@ -199,6 +198,32 @@ def quality(section: QualitySection) -> ReportTable:
     return make_table("quality", rows, section.notes, of=of)
 
 
+def lengths(section: LengthsSection | None) -> list[ReportTable]:
+    """What a translator fails at first; no table for other tasks."""
+    if section is None:
+        return []
+    score = section.style.score
+    rows = [
+        (
+            row.build,
+            score(row.score),
+            score(row.long_score),
+            "" if row.other_lengths is None else numbers.percent(row.other_lengths, 1, 1),
+        )
+        for row in section.rows
+    ]
+    few = all(row.long_score is None for row in section.rows)
+    table = make_table(
+        "lengths",
+        rows,
+        metric=section.style.title,
+        rows_of="1 row" if section.long_rows == 1 else f"{section.long_rows:,} rows",
+        count=section.words,
+        few=", too few for a score" if few else "",
+    )
+    return [table]
+
+
 def throughput(timed: Sequence[SpeedRow], counted: str = "") -> ReportTable:
     """Rates, latency and memory of timings; models without a speed-up are the reference."""
     rows = []
@@ -255,9 +280,9 @@ def size(sizes: Sequence[SizeRow], section: UnitsSection) -> ReportTable:
             (
                 row.build,
                 row.precision,
-                kept(row.heads),
-                kept(row.neurons),
-                kept(row.tokens),
+                row.heads.text,
+                row.neurons.text,
+                row.tokens.text,
                 numbers.percent(row.macs_share, 1, 1),
                 changed(f"{row.parameters:,}", row.parameters, dense.parameters),
                 changed(checkpoint, row.checkpoint_bytes, dense.checkpoint_bytes),
@@ -270,21 +295,15 @@ def size(sizes: Sequence[SizeRow], section: UnitsSection) -> ReportTable:
     return table if section.shows_tokens else without_column(table, "Tokens")
 
 
-def kept(units: Kept | None) -> str:
-    """`72/144`: units kept of units before; `62%` of tokens."""
-    if units is None:
-        return numbers.ABSENT
-    write = numbers.percent if units.is_share else numbers.kept_of
-    return write(units.kept, units.total)
-
-
 def units(section: UnitsSection) -> ReportTable:
     """Which heads each sublayer of each variant keeps, how many neurons and tokens; sums."""
 
-    def cell(units: Kept | None) -> str:
-        if units is None or units.heads is None:
-            return kept(units)
-        return f"{kept(units)}: {' '.join(map(str, units.heads)) or 'none'}"
+    def cell(units: facts.Kept | None) -> str:
+        if units is None:
+            return numbers.ABSENT
+        if units.heads is None:
+            return units.text
+        return f"{units.text}: {' '.join(map(str, units.heads)) or 'none'}"
 
     rows = [(row.name, *map(cell, row.kept)) for row in section.rows]
     names = [Column(name, numeric=False) for name in section.models]
@@ -305,81 +324,3 @@ def checks(view: ReportView) -> ReportTable:
         result = ResultCell("within", "good") if check.is_met else ResultCell("EXCEEDED", "bad")
         rows.append((row.build, check.name, *values, result, check.detail))
     return make_table("checks", rows)
-
-
-# --- a search for a budget
-
-
-def search_tables(search: SearchSection) -> list[ReportTable]:
-    """Tables of all that was tried; none where nothing was searched for."""
-    made = []
-    if search.metric is not None:
-        rows = [_candidate(row, number) for number, row in enumerate(search.candidates, 1)]
-        label = search.metric.label
-        made.append(make_table("candidates", rows, search.notes, metric=label, drop=search.wanted))
-    if search.costs is not None:
-        made += [*_choices(search), _costs(search.costs)]
-    return made
-
-
-def _candidate(row: CandidateRow, number: int) -> tuple[str, ...]:
-    candidate, style = row.candidate, facts.metric_style(row.candidate.comparison.metric)
-    return (
-        str(number),
-        f"{candidate.kept:,}",
-        f"{candidate.neurons:,}",
-        f"{100 * candidate.macs:.0f}%",
-        style.score(candidate.comparison.pruned),
-        style.difference(candidate.comparison.difference),
-        style.interval(row.interval),
-        style.difference(candidate.bound),
-        "held out" if row.held_out else "searched",
-        ResultCell(row.result, _ANSWERS.get(row.result, "")),
-    )
-
-
-def _choices(search: SearchSection) -> list[ReportTable]:
-    """The choices that were timed, and those after whole layers were dropped."""
-    tries = [
-        (
-            str(number),
-            numbers.fixed(choice.aim, 3),
-            choice.kept,
-            numbers.fixed(choice.predicted, 3),
-            numbers.ratio(choice.speedup, choice.speedup_interval),
-            ResultCell("reached", "good") if choice.met else ResultCell("missed", "bad"),
-        )
-        for number, choice in enumerate(search.tries, 1)
-    ]
-    layers = [
-        (
-            ", ".join(choice.layers) or "none",
-            choice.kept or numbers.ABSENT,
-            numbers.fixed(choice.speedup, 3),
-            ResultCell("missed", "bad")
-            if choice.divergence is None
-            else numbers.fixed(choice.divergence, 4),
-        )
-        for choice in search.layers
-    ]
-    return [
-        make_table("tries", tries, search.notes, wanted=search.wanted),
-        make_table("layers", layers, training=search.training),
-    ]
-
-
-def _costs(costs: CostTable) -> ReportTable:
-    """The time of a batch that removing units of each kind saves."""
-    dense = 1000 * costs.dense_seconds
-    rows = [
-        (
-            facts.kind_label(row.kind),
-            f"{row.units:,}",
-            str(row.layers),
-            numbers.ratio(row.speedup, row.speedup_interval),
-            numbers.adaptive(dense * row.saved_share),
-        )
-        for row in costs.rows
-    ]
-    shown = numbers.adaptive(dense)
-    return make_table("costs", rows, batch=costs.batch_size, lengths=costs.lengths, dense=shown)

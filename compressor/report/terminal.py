@@ -14,7 +14,7 @@ from compressor.model.sublayers import TOKEN_UNITS, Scores, Units, units_of
 from compressor.report import facts, gains, numbers, sentences
 from compressor.report.schema import Report
 from compressor.report.table import columns, render_text
-from compressor.report.tables import baseline, engines, kept, throughput
+from compressor.report.tables import baseline, engines, throughput
 from compressor.report.view import ReportView, SpeedRow, SpeedSection
 from compressor.steps.results import Comparison, Throughput, Variant
 
@@ -71,9 +71,9 @@ def _size_table(view: ReportView) -> str:
     title = "" if metric is None else facts.metric_style(metric).title
     rows = []
     for size in view.sizes:
-        cells = [_shorten(size.build), kept(size.heads)]
-        cells += [kept(size.neurons)] if neurons else []
-        cells += [kept(size.tokens)] if tokens else []
+        cells = [_shorten(size.build), size.heads.text]
+        cells += [size.neurons.text] if neurons else []
+        cells += [size.tokens.text] if tokens else []
         cells += [numbers.percent(size.macs_share, 1, 1)] if neurons or tokens else []
         # Other engines run the same graphs, or files of their own.
         cells.append(numbers.megabytes(size.onnx_bytes) if size.in_default_engine else "")

@@ -122,12 +122,33 @@ class QualityRow:
 
 
 @dataclass(frozen=True)
+class LengthsRow:
+    """What a translator that became too small fails at first, of one build."""
+
+    build: str
+    score: float | None  # in the main metric, on all rows
+    long_score: float | None  # on those with long sources; None where they are too few
+    other_lengths: float | None  # share of its translations; None of the dense model
+
+
+@dataclass(frozen=True)
+class LengthsSection:
+    """Long sources, and the lengths of translations."""
+
+    style: MetricStyle  # of the main metric
+    words: int  # that each long source has more than
+    long_rows: int
+    rows: tuple[LengthsRow, ...]
+
+
+@dataclass(frozen=True)
 class QualitySection:
     """All scores and differences."""
 
     rows: tuple[QualityRow, ...]
     notes: tuple[str, ...]
     means_over: str  # what scores are means over, if not rows: `1,200 queries`
+    lengths: LengthsSection | None  # of translations
 
 
 @dataclass(frozen=True)
@@ -177,6 +198,7 @@ class CandidateRow:
     """A smaller model that a search for a drop built and judged."""
 
     candidate: QualityCandidate
+    tokens: Kept | None  # the mean share that layers hand on; None where tokens are no units
     interval: Interval  # 95 %, of its difference
     held_out: bool  # whether it was judged on the rows that were held out
     result: str

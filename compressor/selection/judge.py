@@ -114,6 +114,7 @@ class RunJudge:
         return QualityCandidate(
             kept=cut.mask.count("heads"),
             neurons=cut.mask.count("neurons"),
+            handed_on=list(cut.mask.handed_on()),
             macs=cut.macs,
             position=cut.position,
             comparison=compare_main(rows, reference, outputs, resamples, self._context.seed),

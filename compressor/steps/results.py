@@ -79,12 +79,23 @@ class ResultModel(BaseModel):
     )
 
 
+class LongSources(ResultModel):
+    """The main metric of one model on the test rows with long sources alone."""
+
+    words: Whole  # each of these sources has more
+    rows: Whole
+    score: Number | None = None  # None where these rows are too few
+
+
 class Quality(ResultModel):
     """Metric values of one model on the test rows, on the metric's own scale (BLEU 0-100)."""
 
     metrics: dict[str, Number]
     signatures: dict[str, str]
     rows: Whole
+    long_sources: LongSources | None = None  # of translations
+    # Share of translations whose words are over 30 % more or fewer than the dense model's.
+    other_lengths: Number | None = None
 
 
 class Comparison(ResultModel):
@@ -290,6 +301,8 @@ class QualityCandidate(ResultModel):
 
     kept: Whole  # heads
     neurons: Whole  # kept, as heads
+    # As of a `Variant`; also where they are all handed on, if they need not be.
+    handed_on: list[Whole] = []
     macs: Number  # share of the dense model's multiply-adds
     position: Whole  # on the path of cuts, the dense model being 0
     comparison: Comparison

@@ -239,6 +239,8 @@ class Answerer(ABC):
     metrics: ClassVar[tuple[str, ...]]  # in `compressor.evaluation.METRICS`, the main one first
     ranked_metrics: ClassVar[tuple[str, ...]] = ()  # if the task has ranked rows and others
     counted_tokens: ClassVar[str] = "source"  # or `generated`: those of "tokens per second"
+    # Sources of more words are long, and scored apart, too; None where no row is.
+    long_source_words: ClassVar[int | None] = None
 
     @property
     def main_metric(self) -> str:

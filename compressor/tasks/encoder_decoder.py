@@ -226,6 +226,7 @@ class Translation(EncoderDecoderTask):
 
     name = "translation"
     metrics = ("bleu", "chrf")
+    long_source_words = 20
     options: ClassVar[tuple[str, ...]] = (*EncoderDecoderTask.options, "--bleu-tokenizer")
     runtime = "compressor.runtime:Translator"
     pipeline_tag = "translation"

@@ -81,6 +81,29 @@ def test_quality_and_throughput_tables_hold_the_reports_numbers_rounded():
     assert results["heads-25", "1"] == "pays"
 
 
+def test_long_sources_and_other_lengths_stand_below_quality():
+    """In the sample BLEU falls twice as far there, and of every removed head one in 1,000."""
+    report = translator_report()
+    made = tables(build_view(report))
+    assert [*made][:3] == ["gate", "quality", "lengths"]
+    titles = [column.title for column in made["lengths"].columns]
+    assert titles == ["Model", "BLEU", "BLEU of long sources", "Other lengths"]
+    assert made["lengths"].rows == (
+        ("dense", "34.21", "34.21", ""),
+        ("heads-75", "34.14", "34.06", "3.6%"),
+        ("heads-50", "33.90", "33.59", "7.2%"),
+        ("heads-25", "31.20", "28.20", "10.8%"),
+    )
+    assert "Long sources: those of more than 20 words, in 213 rows." in made["lengths"].caption
+    for path in (("dense",), *(("variants", number) for number in range(3))):
+        one = {"words": 20, "rows": 1, "score": None}
+        report = changed(report, *path, "quality", "long_sources", to=one)
+    made = tables(build_view(report))
+    assert "more than 20 words, in 1 row, too few for a score." in made["lengths"].caption
+    assert {row[2] for row in made["lengths"].rows} == {"n/a"}
+    assert "lengths" not in tables(build_view(classifier_report()))
+
+
 def test_what_ran_is_shown_with_the_cuda_graphs_that_were_captured_at_the_end():
     timed = translator_report().throughput
     for number, row in enumerate(x for x in timed.rows if x.variant == "heads-50"):
@@ -264,6 +287,21 @@ def test_the_report_says_which_rows_were_searched_on_and_which_were_held_out():
         "| 5 | 7 | 64 | 90% | 28.80 | -1.20 | [-1.90, -0.50] | -1.90 | held out | refused |",
     ):
         assert row in markdown
+
+
+def test_candidates_say_what_share_of_tokens_they_hand_on_where_tokens_may_go():
+    """Of the cut at position 6 layers hand on 10, 8 and 3 tenths, 70% in the mean."""
+    plain = report_of()
+    titles = [column.title for column in tables(build_view(plain))["candidates"].columns]
+    assert "Tokens kept" not in titles
+    probes = [
+        probe.model_copy(update={"handed_on": [10, 8, 3] if probe.position == 6 else [10] * 3})
+        for probe in plain.search.probes
+    ]
+    table = tables(build_view(report_of(probes=probes)))["candidates"]
+    titles = [column.title for column in table.columns]
+    assert titles[1:5] == ["Heads kept", "Neurons kept", "Tokens kept", "Multiply-adds"]
+    assert [row[3] for row in table.rows[:4]] == ["100%", "100%", "70%", "100%"]
 
 
 def test_what_few_rows_cannot_prove_is_in_the_verdict_with_how_many_would_do():
