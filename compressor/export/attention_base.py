@@ -18,7 +18,7 @@ MASKED = -1e4
 
 def additive_mask(attention_mask: Tensor) -> Tensor:
     """Turn a mask [batch, keys] of 1 and 0 into one of 0 and `MASKED`, [batch, 1, 1, keys]."""
-    return (attention_mask[:, None, None, :].to(torch.float32) - 1) * -MASKED
+    return (attention_mask[:, None, None, :].to(torch.float32) - 1.0) * -MASKED
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *added: Tensor | None) -> Tensor:

@@ -7,6 +7,7 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,11 @@ PAST = torch.export.Dim("past", min=0)
 
 _aten = torch.ops.aten
 _ASSERTIONS = frozenset({_aten._assert_scalar.default, _aten._assert_tensor_metadata.default})
+# What the exporter takes numbers for.
+_NUMBERS: dict[type, torch.dtype] = {
+    bool: torch.bool, int: torch.int64, float: torch.float32,
+    torch.SymBool: torch.bool, torch.SymInt: torch.int64, torch.SymFloat: torch.float32,
+}  # fmt: skip
 _CONVERSIONS = frozenset({_aten.to.dtype, _aten.to.dtype_layout, _aten.to.device})
 
 
@@ -103,7 +109,9 @@ def quick_exporter() -> Iterator[None]:
     """Inside this context, programs are not decomposed, unless an operator needs it.
 
     What ONNX lacks are mostly conversions of types and assertions about shapes, which are rewritten
-    and dropped. A process makes the exporter's table of all operators once, too.
+    and dropped. A process makes the exporter's tables of all operators and of their decompositions
+    once, too, and graphs whose operators get one type each are not run again to convert types. Of
+    the export of a small graph that is a sixth, and a fourth.
     """
     usual = getattr(ExportedProgram, "run_decompositions", None)
 
@@ -117,9 +125,16 @@ def quick_exporter() -> Iterator[None]:
 
     replaced: list[tuple[Any, str, Any]] = [(ExportedProgram, "run_decompositions", decompose)]
     with contextlib.suppress(ImportError, AttributeError):
-        from torch.onnx._internal.exporter._registration import onnxscript_apis as tables
+        from torch.onnx._internal.exporter import _decomp, _registration
 
-        replaced.append((tables, "get_torchlib_ops", _made_once(tables.get_torchlib_ops)))
+        registry, table = _registration.ONNXRegistry, "create_onnx_friendly_decomposition_table"
+        replaced.append((registry, "from_torchlib", _registry_made_once(registry.from_torchlib)))
+        replaced.append((_decomp, table, _table_made_once(getattr(_decomp, table))))
+    with contextlib.suppress(ImportError, AttributeError):
+        from torch.onnx._internal.exporter import _fx_passes
+
+        insert = _fx_passes.insert_type_promotion_nodes
+        replaced.append((_fx_passes, "insert_type_promotion_nodes", _where_needed(insert)))
     with contextlib.ExitStack() as stack:
         for owner, name, new in replaced:
             known = getattr(owner, name, None)
@@ -129,7 +144,24 @@ def quick_exporter() -> Iterator[None]:
         yield
 
 
-_made_once = cache(cache)  # a function without arguments -> the same, computed once a process
+@cache
+def _registry_made_once(usual: Callable[..., Any]) -> staticmethod[..., Any]:
+    """`ONNXRegistry.from_torchlib` that makes copies, since each export adds its own operators."""
+    made = cache(usual)
+
+    def copied(*args: Any, **kwargs: Any) -> Any:
+        registry = copy(made(*args, **kwargs))
+        registry.functions = {name: list(known) for name, known in registry.functions.items()}
+        return registry
+
+    return staticmethod(copied)  # it is also called by its name on an instance
+
+
+@cache
+def _table_made_once(usual: Callable[..., Any]) -> Callable[..., Any]:
+    """The table of decompositions of all operators but those that have translations."""
+    made = cache(lambda translated: usual(set(translated)))
+    return lambda translated: dict(made(frozenset(translated)))
 
 
 def _simplify(program: ExportedProgram, rules: Container[Any]) -> bool:
@@ -151,6 +183,46 @@ def _simplify(program: ExportedProgram, rules: Container[Any]) -> bool:
     program.graph_module.recompile()
     operators = [node.target for node in graph.nodes if isinstance(node.target, OpOverload)]
     return not any(x._schema.is_mutable or x in rules for x in operators)
+
+
+def _where_needed(insert: Callable[[Any], None]) -> Callable[[Any], None]:
+    """The exporter's pass that inserts conversions of types, for programs that need one."""
+
+    def insert_if_needed(module: torch.fx.GraphModule) -> None:
+        if any(map(_converts_types, module.graph.nodes)):
+            insert(module)
+
+    return insert_if_needed
+
+
+def _converts_types(node: torch.fx.Node) -> bool:
+    """Whether the exporter would convert arguments of a node, by its own table; or cannot tell."""
+    from torch.onnx._internal.fx.passes import type_promotion
+
+    rule = type_promotion.get_type_promotion_rule(node, _promotion_table())
+    if rule is None:
+        return False
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda x: x.meta["val"])
+    wanted = rule.preview_type_promotion(args, kwargs)
+    pairs = [(value, wanted.args_dtypes.get(i)) for i, value in enumerate(args)]
+    pairs += [(value, wanted.kwargs_dtypes.get(name)) for name, value in kwargs.items()]
+    return any(dtype is not None and _dtypes(value) != {dtype} for value, dtype in pairs)
+
+
+@cache
+def _promotion_table() -> Any:
+    from torch.onnx._internal.fx.passes import type_promotion
+
+    return type_promotion.TypePromotionTable()
+
+
+def _dtypes(value: Any) -> set[torch.dtype | None]:
+    """Of a tensor, a number, or several; None of what else an operator may take."""
+    if isinstance(value, torch.Tensor):
+        return {value.dtype}
+    if isinstance(value, list | tuple):
+        return set().union(*map(_dtypes, value))
+    return {_NUMBERS.get(type(value))}
 
 
 def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:
