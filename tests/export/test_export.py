@@ -159,6 +159,7 @@ class TwoTypes(torch.nn.Module):
         return (ids * 0.5 + ids) / torch.arange(1, 4)
 
 
+@pytest.mark.usefixtures("fresh_exports")
 @pytest.mark.parametrize(("module", "passes"), [(OneType, 0), (TwoTypes, 1)])
 def test_types_are_converted_where_an_operator_gets_two(module, passes, tmp_path, monkeypatch):
     """As by the exporter's own pass, which takes a fourth of the time where none is needed."""
@@ -184,8 +185,7 @@ def test_types_are_converted_where_an_operator_gets_two(module, passes, tmp_path
     (actual,) = _session(path).run(None, {"ids": example.numpy()})
     np.testing.assert_allclose(actual, module()(example).numpy(), rtol=1e-6)
     monkeypatch.setattr(graphs, "_converts_types", lambda node: True)
-    ours, always = (onnx.load(x) for x in (path, export_to("always")))
-    assert onnx.printer.to_text(ours) == onnx.printer.to_text(always)
+    assert export_to("always").read_bytes() == path.read_bytes()
     assert len(ran) == passes + 1
 
 
