@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from compressor.budgets.base import UNREACHABLE, Limits
 from compressor.budgets.removal_path import is_of_tokens
 from compressor.budgets.token_order import TokenOrder
-from compressor.budgets.unit_costs import Unit, token_sublayers
+from compressor.budgets.unit_costs import Unit, UnitCosts, token_sublayers
 from compressor.budgets.units import LEAST_TOKENS, Group, removal_groups
 from compressor.errors import UsageError
 from compressor.model.sublayers import TOKEN_KIND, TOKEN_UNITS, Mask, Scores, kind_of
@@ -92,21 +92,45 @@ def _speedup(timing: Timing) -> tuple[float, tuple[float, float]]:
     return timing.speedup, timing.speedup_interval
 
 
-def savings(table: CostTable, full: Mask) -> dict[str, Array]:
-    """Share of the dense time that each sublayer saves at 0, 1, … all units, [units + 1]."""
+def layer_weights(costs: UnitCosts, limits: Limits) -> dict[str, float]:
+    """What a unit of each sublayer saves, over the mean of the sublayers of its kind.
+
+    A timing shows the mean alone. By counted multiply-adds, units of a last layer that computes one
+    token save less than others. Tokens count the same in every layer.
+
+    Args:
+        costs: multiply-adds of the model's units.
+        limits: `full` is the model that was timed, `start` the one without dropped layers.
+    """
+    now, timed = costs.per_unit(limits.start), costs.per_unit(limits.full)
+    means = {
+        kind: float(np.mean([cost for name, cost in timed.items() if kind_of(name) == kind]))
+        for kind in map(kind_of, timed)
+    }
+    return {x: now[x] / means[kind_of(x)] if x in now else 1.0 for x in limits.start.keep}
+
+
+def savings(table: CostTable, full: Mask, weights: Mapping[str, float]) -> dict[str, Array]:
+    """Share of the dense time that each sublayer saves at 0, 1, … all units, [units + 1].
+
+    Args:
+        table: what sublayers of each kind save in the mean.
+        full: all units.
+        weights: see `layer_weights`.
+    """
     saved = {}
     for name, flags in full.keep.items():
         rows = [row for row in table.rows if row.kind == kind_of(name)]
         points = {len(flags): 0.0} | {row.units: row.saved_share for row in rows}
         counts = sorted(points)
         shares = [points[count] for count in counts]
-        saved[name] = np.interp(np.arange(len(flags) + 1), counts, shares)
+        saved[name] = weights[name] * np.interp(np.arange(len(flags) + 1), counts, shares)
     return saved
 
 
-def choose(scores: Scores, limits: Limits, table: CostTable, speedup: float) -> Mask:
-    """The mask of least summed score removed that is fast enough by the table, or the smallest."""
-    start, saved = limits.start, savings(table, limits.start)
+def choose(scores: Scores, limits: Limits, saved: Mapping[str, Array], speedup: float) -> Mask:
+    """The mask of least summed score removed that is fast enough by `savings`, or the smallest."""
+    start = limits.start
     groups = removal_groups(scores, start, limits.floors, limits.multiples, limits.even)
     items = [x for x in groups if not (x and is_of_tokens(x[0]))]
     # A group's score is a mean.
@@ -243,22 +267,22 @@ def reach(
     wanted: float,
     scores: Scores,
     limits: Limits,
-    table: CostTable,
+    saved: Mapping[str, Array],
     measure: Callable[[Mask, int], Timing],
 ) -> tuple[Mask, list[SpeedTry]]:
     """Choose units, time the choice, and ask for more where it misses, `RETRIES` times at most.
 
-    `measure` also gets the number of the try, from 1. Returns the first choice that reached
-    `wanted`, else the fastest, and all tries; UsageError if the fewest units are slower.
+    `saved` are `savings`; `measure` also gets the number of the try, from 1. Returns the first
+    choice that reached `wanted`, else the fastest, and all tries; UsageError if the fewest units
+    are slower.
     """
     tries: list[SpeedTry] = []
     masks: list[Mask] = []
     start, aim = limits.start, wanted
-    saved = savings(table, start)
     groups = removal_groups(scores, start, limits.floors, limits.multiples, limits.even)
     smallest = start.without(unit for group in chain(*groups) for unit in group.units)
     for number in range(1, RETRIES + 2):
-        mask = choose(scores, limits, table, aim)
+        mask = choose(scores, limits, saved, aim)
         predicted = predicted_speedup(mask, saved)
         speedup, interval = _speedup(measure(mask, number))
         masks.append(mask)

@@ -22,6 +22,7 @@ from compressor.budgets.base import (
 )
 from compressor.budgets.competing import SearchedUnits
 from compressor.budgets.shapes import ShapeSearch, TooShortError, Trainings
+from compressor.budgets.unit_costs import UnitCosts
 from compressor.budgets.units import lose_together
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, kind_of, units_of
@@ -82,6 +83,7 @@ class Speedup(SearchedUnits):
     def choose(
         self,
         limits: Limits,
+        costs: UnitCosts,
         scorer: Scorer,
         timer: Timer,
         layers: Layers,
@@ -97,7 +99,7 @@ class Speedup(SearchedUnits):
         table = self._measure_costs(limits, timer)
 
         def choose_units(limits: Limits) -> Choice:
-            return self._choose_units(limits, table, scorer, timer, report)
+            return self._choose_units(limits, table, costs, scorer, timer, report)
 
         if self.drop_layers == SEARCH and trainings is not None:
             minutes = self.probe_minutes
@@ -116,13 +118,15 @@ class Speedup(SearchedUnits):
         self,
         limits: Limits,
         table: CostTable,
+        costs: UnitCosts,
         scorer: Scorer,
         timer: Timer,
         report: Callable[[str], None],
     ) -> Choice:
-        from compressor.budgets.cost_table import reach  # imports NumPy
+        from compressor.budgets.cost_table import layer_weights, reach, savings  # imports NumPy
 
         scores = scorer.scores(limits.start)
+        saved = savings(table, limits.start, layer_weights(costs, limits))
 
         def measure(mask: Mask, number: int) -> Timing:
             name = f"choice-{number}"
@@ -130,7 +134,7 @@ class Speedup(SearchedUnits):
             timed = timer.time({name: mask}, self.at_batch, what)
             return next(row for row in timed.rows if row.variant == name)
 
-        mask, tries = reach(self.speedup, scores, limits, table, measure)
+        mask, tries = reach(self.speedup, scores, limits, saved, measure)
         if not tries[-1].met:  # the last one, since `reach` ends with the first that does
             report(
                 f"no choice reached {self.speedup:g} at batch {self.at_batch} in {len(tries)} "

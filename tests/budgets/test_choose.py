@@ -110,7 +110,7 @@ class Timer:
 def test_speedup_times_units_then_what_it_chose():
     budget = Speedup(speedup=1.25, at_batch=4, prune="heads")
     timer, said = Timer(0.05), list[str]()
-    choice = budget.choose(budget.limits(FULL), Scorer(), timer, None, None, said.append)
+    choice = budget.choose(budget.limits(FULL), COSTS, Scorer(), timer, None, None, said.append)
     counts = [f"encoder_self={n}" for n in range(4)]
     assert [(names, batch) for names, batch, _ in timer.timed] == [(counts, 4), (["choice-1"], 4)]
     assert timer.timed[0][2] == "sublayers of encoder_self with 0, 1, 2, 3 units"
@@ -119,7 +119,7 @@ def test_speedup_times_units_then_what_it_chose():
     assert (choice.search.wanted, len(choice.search.tries)) == (1.25, 1)
     assert said == []
     with raises(UsageError, "speedup-unreachable"):
-        budget.choose(budget.limits(FULL), Scorer(), Timer(0.01), None, None, said.append)
+        budget.choose(budget.limits(FULL), COSTS, Scorer(), Timer(0.01), None, None, said.append)
 
 
 class Layers:
@@ -139,7 +139,7 @@ class Layers:
 def test_speedup_drops_the_layers_that_leave_the_model_closest(lost, dropped):
     budget = Speedup(speedup=1.25, prune="heads", drop_layers="search")
     said: list[str] = []
-    how = Scorer(), Timer(0.05), Layers(lost), None, said.append
+    how = COSTS, Scorer(), Timer(0.05), Layers(lost), None, said.append
     choice = budget.choose(budget.limits(FULL), *how)
     assert choice.mask.dropped == dropped
     assert [len(one.layers) for one in choice.search.layers] == [0, 1]
@@ -168,7 +168,7 @@ def test_speedup_drops_the_layers_that_training_makes_up_for(lost, dropped, minu
     """Whatever the divergence is before; of the last layer's place, which stays, too."""
     budget = Speedup(speedup=1.25, prune="heads", drop_layers="search", probe_minutes=minutes)
     said, trainings = list[str](), Trainings(dict(enumerate(lost)))
-    how = Scorer(), Timer(0.05), Layers(lost[::-1]), trainings, said.append
+    how = COSTS, Scorer(), Timer(0.05), Layers(lost[::-1]), trainings, said.append
     choice = budget.choose(budget.limits(FULL), *how)
     assert choice.mask.dropped == dropped
     # 25 minutes, of which the units of two others take two and a half each, for three; or two
@@ -185,7 +185,7 @@ def test_speedup_drops_the_layers_that_training_makes_up_for(lost, dropped, minu
 def test_too_short_a_training_says_so_and_layers_are_weighed_without():
     budget = Speedup(speedup=1.25, prune="heads", drop_layers="search")
     said, trainings = list[str](), Trainings({}, whole=1000.0)  # a third less 300 s: 33 s
-    how = Scorer(), Timer(0.05), Layers([0.2, 0.1]), trainings, said.append
+    how = COSTS, Scorer(), Timer(0.05), Layers([0.2, 0.1]), trainings, said.append
     choice = budget.choose(budget.limits(FULL), *how)
     assert choice.mask.dropped == {"encoder.0"}
     assert (trainings.trained, choice.search.probe_steps) == ([], 0)

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from compressor.budgets.base import Limits
-from compressor.budgets.cost_table import choose, predicted_speedup, savings, tenths_to_measure
+from compressor.budgets.cost_table import (
+    choose,
+    layer_weights,
+    predicted_speedup,
+    savings,
+    tenths_to_measure,
+)
 from compressor.budgets.counts import Macs
 from compressor.budgets.speedup import Speedup
 from compressor.budgets.units import parse_floors
@@ -39,6 +45,9 @@ TOKEN_SAVINGS = [0.13, 0.12, 0.105, 0.09, 0.075, 0.065, 0.05, 0.035, 0.025, 0.01
 TABLE = cost_table(
     WIDTH | {TOKEN_KIND: TOKEN_SAVINGS}, {"encoder_self": 4, "encoder_ffn": 4, TOKEN_KIND: 3}
 )
+
+EVEN = dict.fromkeys(FULL.keep, 1.0)
+SAVED = savings(TABLE, FULL, EVEN)
 
 
 def predicted(mask: Mask) -> float:
@@ -76,20 +85,18 @@ def test_a_speedup_is_reached_at_about_the_least_loss(seed):
         np.array, zip(*((predicted(x), error(found, x)) for x in every), strict=True)
     )
     for speedup in (1.05, 1.2, 1.4):
-        mask = choose(found, limits, TABLE, speedup)
-        assert predicted_speedup(mask, savings(TABLE, FULL)) == pytest.approx(
-            1 / (1 - predicted(mask))
-        )
+        mask = choose(found, limits, SAVED, speedup)
+        assert predicted_speedup(mask, SAVED) == pytest.approx(1 / (1 - predicted(mask)))
         assert 1 / (1 - predicted(mask)) >= speedup
         assert list(mask.handed_on()) == [mask.counts()[name] for name in TOKENS]
         assert error(found, mask) <= 1.1 * errors[saved >= 1 - 1 / speedup].min()
-    least = choose(found, limits, TABLE, 100.0)
+    least = choose(found, limits, SAVED, 100.0)
     assert least.counts() == {n: floors[n.partition(".")[0]] for n in FULL.keep}
 
 
 def test_tokens_of_dropped_layers_save_nothing_more():
     start = FULL.without_layers(["encoder.3"])
-    saved = savings(TABLE, start)
+    saved = savings(TABLE, start, EVEN)
     assert predicted_speedup(start, saved) == pytest.approx(1 / (1 - 0.05 - 0.08))
     less = start.without([("encoder_tokens.2", 9)])  # layer 2 is the last and hands on nothing
     assert predicted_speedup(less, saved) == predicted_speedup(start, saved)
@@ -101,8 +108,8 @@ def test_without_tokens_the_choice_is_that_of_heads_and_neurons():
     dear = replace(found, values={**found.values, **dict.fromkeys(TOKENS, (1000000000.0,) * 10)})
     every = Limits(FULL, both.units | {"tokens"}, floors, MULTIPLE)
     for speedup in (1.1, 1.5):
-        alone = choose(found, both, TABLE, speedup)
-        assert choose(dear, every, TABLE, speedup).counts() == alone.counts() | dict.fromkeys(
+        alone = choose(found, both, savings(TABLE, DENSE, EVEN), speedup)
+        assert choose(dear, every, SAVED, speedup).counts() == alone.counts() | dict.fromkeys(
             TOKENS, 10
         )
 
@@ -132,7 +139,8 @@ class Timer:
 
     def time(self, masks, batch: int, what: str) -> Throughput:
         self.timed.append((list(masks), what))
-        times = {name: 0.1 + 0.9 * work(mask) / work(FULL) for name, mask in masks.items()}
+        works = {name: work(mask.with_tokens()) for name, mask in masks.items()}
+        times = {name: 0.1 + 0.9 * left / work(FULL) for name, left in works.items()}
         rows = [timing(1.0, "dense"), *(timing(1 / x, name) for name, x in times.items())]
         return Throughput(
             provider="none", device="cpu", precision="fp32", threads=1, lengths="", rows=rows
@@ -158,7 +166,9 @@ def test_macs_take_tokens_down_to_the_share(prune, steps):
 
 def test_a_speedup_times_tokens_beside_heads_and_neurons():
     budget, timer = Speedup(speedup=2, prune="all", multiple="2", floor="tokens=0.3"), Timer()
-    choice = budget.choose(budget.limits(DENSE), Scorer(), timer, None, None, lambda text: None)
+    choice = budget.choose(
+        budget.limits(DENSE), COSTS, Scorer(), timer, None, None, lambda text: None
+    )
     names = [f"encoder_tokens={tenths}" for tenths in (3, 4, 6, 8)]
     wanted = names, "layers that hand on 3, 4, 6, 8 tenths of the tokens"
     assert wanted in timer.timed
@@ -170,6 +180,27 @@ def test_a_speedup_times_tokens_beside_heads_and_neurons():
     assert choice.search.tries[-1].met
     assert 0.1 + 0.9 * work(choice.mask) / work(FULL) <= 1 / 2
     assert 3 <= choice.mask.handed_on()[-1] < 10
+
+
+def test_units_of_a_last_layer_of_one_token_save_what_it_computes():
+    """Without tokens, all that goes adds up: what the table predicts is what is timed."""
+    budget = Speedup(speedup=1.6, prune="both", multiple="1")
+    limits = budget.limits(DENSE)
+    choice = budget.choose(limits, COSTS, Scorer(), Timer(), None, None, lambda text: None)
+    (tried,) = choice.search.tries
+    assert tried.predicted == pytest.approx(tried.speedup, rel=1e-9)
+    assert 1.6 <= tried.speedup < 1.7
+    last, counts = f".{LAYERS - 1}", choice.mask.counts()
+    assert any(counts[n] < DENSE.totals()[n] for n in counts if not n.endswith(last))
+    # Without the last layer, the one before it computes one token.
+    weights = layer_weights(COSTS, limits)
+    dropped = layer_weights(COSTS, limits.without_layers([f"encoder{last}"]))
+    for kind in WIDTH:
+        by_layer = [weights[f"{kind}.{layer}"] for layer in range(LAYERS)]
+        assert by_layer[0] == by_layer[-2] > 1 > by_layer[-1]
+        assert sum(by_layer) == pytest.approx(LAYERS)
+        assert dropped[f"{kind}.{LAYERS - 2}"] == by_layer[-1]
+        assert dropped[f"{kind}{last}"] == by_layer[0]
 
 
 def test_tokens_are_timed_at_a_few_levels():
