@@ -7,6 +7,8 @@ own converter writes a pruned model that gives wrong outputs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,6 +49,8 @@ def write_translator(network: Network, directory: Path, precision: str) -> None:
     Raises:
         InputError: CTranslate2 does not have the model's activation.
     """
+    if precision == "int8":  # the library multiplies weights in place
+        network = replace(network, model=deepcopy(network.model))
     model: Any = network.model
     spec = _specification(network)
     # CTranslate2's converter for Marian drops the last token, and starts from a zero embedding,
