@@ -98,6 +98,16 @@ def test_the_search_builds_few_models_and_a_stopped_one_goes_on(classifier, tmp_
     assert choose(more, out).mask == choice.mask
 
 
+def test_candidates_tell_the_tokens_that_they_hand_on(classifier, tmp_path, monkeypatch):
+    """Of three layers, of which the last hands on nothing; nothing is lost, so all go that may."""
+    Models(lambda kept, held_out: 0.0, monkeypatch)
+    tokens = {"prune": "tokens", "floor": "tokens=0.5", "method": "second-order"}
+    choice = choose(drop_recipe(classifier, tmp_path, max_drop="30", **tokens), tmp_path / "out")
+    (probe,), (look,) = choice.search.probes, choice.search.looks
+    assert probe.handed_on == look.handed_on == list(choice.mask.handed_on()) == [5, 5]
+    assert probe.kept == 12
+
+
 def test_rows_that_prove_nothing_let_the_measured_drop_decide(classifier, tmp_path, monkeypatch):
     """Every head that goes costs a point. Of 300 rows, 150 cannot show a drop to be below 3.
 
