@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -59,6 +60,19 @@ def test_every_model_is_measured_in_every_engine(report, out):
     progress = Progress()
     assert run(recipe(out / "recipe.yaml"), out, progress=progress).variants == report.variants
     assert [message for message in progress.messages if message.endswith("…")] == []
+
+
+def test_the_report_tells_how_many_translations_have_another_length(report, out, translated):
+    """Of what is served, counted here; no row has more than 20 words."""
+    lines = (translated / "rows.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    sources = [line.partition("\t")[0] for line in lines]
+    answers = [Translator(x).translate(sources) for x in (out / ".compress" / "dense", out)]
+    counts = [[len(re.findall(r"\w+", text)) for text in texts] for texts in answers]
+    other = [10 * abs(a - b) > 3 * a for a, b in zip(*counts, strict=True)]
+    half = report.variants[2].quality
+    assert half.other_lengths == pytest.approx(sum(other) / len(sources))
+    assert report.dense.quality.other_lengths is None
+    assert (half.long_sources.rows, half.long_sources.score) == (0, None)
 
 
 def test_layers_and_units_are_gone(report, out, checkpoints):

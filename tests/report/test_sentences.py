@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from compressor.options.requests import make_recipe
-from compressor.report import facts, numbers, render
+from compressor.report import facts, numbers, render, sentences
 from compressor.report.baseline import compare
 from compressor.report.build_view import build_view
 from compressor.report.card import render_card
@@ -253,3 +253,18 @@ def test_what_is_advised_is_a_recipes():
     names = [name.removeprefix("--").replace("-", "_") for name in words[6::2]]
     given = dict(zip(names, words[7::2], strict=True))
     assert len(make_recipe(model="m", calibration="c.tsv", macs="0.5", **given).recovery) == 2
+
+
+def test_evaluation_says_how_long_sources_fare_and_how_many_lengths_differ():
+    """In the sample BLEU falls twice as far there, and of every removed head one in 1,000."""
+    report = translator_report()
+    rows = "213 rows of more than 20 words"
+    assert sentences.lengths_text(report.dense.quality) == [f"bleu 34.21 on {rows}"]
+    assert sentences.lengths_text(report.variants[2].quality) == [
+        f"bleu 28.20 on {rows}",
+        "10.8% of answers have over 30% more or fewer words than the first one's",
+    ]
+    few = changed(report, "dense", "quality", "long_sources", "score", to=None)
+    assert sentences.lengths_text(few.dense.quality) == [f"{rows}, too few for a score"]
+    plain = changed(report, "dense", "quality", "long_sources", to=None)
+    assert sentences.lengths_text(plain.dense.quality) == []
