@@ -4,7 +4,7 @@
 
 | task | DATA |
 |---|---|
-| classification | a directory with train.tsv and valid.tsv: CLINC150 |
+| classification | a directory with train.tsv and, if there is one, valid.tsv: CLINC150, R8 |
 | regression | one with sick/train.tsv: pairs of sentences with a score from 1 to 5 |
 | reranking | one with trec-qa/train.tsv: questions, candidate answers, 1 for a right one |
 | token-classification | a file of rows: WNUT 2017's training part |
@@ -59,6 +59,12 @@ class Training:
     batch_rows: int = 32
 
 
+def valid_rows(directory: Path) -> Path | None:
+    """The file of rows to look at after every epoch, if the data has one."""
+    file = directory / "valid.tsv"
+    return file if file.exists() else None
+
+
 def split_pairs(name: str, file: Path, work: Path) -> tuple[Path, Path]:
     """Write the rows to train on and those to test on."""
     with file.open(encoding="utf-8", newline="") as opened:
@@ -91,7 +97,7 @@ def split_articles(file: Path, work: Path) -> tuple[Path, None]:
 
 # The encoder has 512 positions; as a sentence encoder it was trained on 128.
 TRAININGS = {
-    "classification": Training(lambda d, _: (d / "train.tsv", d / "valid.tsv"), 4, 2e-4),
+    "classification": Training(lambda d, _: (d / "train.tsv", valid_rows(d)), 4, 2e-4),
     "regression": Training(
         lambda d, work: split_pairs("regression", d / "sick/train.tsv", work), 2, 1e-4
     ),
