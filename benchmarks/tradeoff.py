@@ -29,7 +29,7 @@ from compressor.steps.results import Comparison, Timing, Variant
 from compressor.tasks import TASKS
 
 MACS = "0.7,0.5,0.4,0.3,0.25"
-BATCHES = [16, 64]
+BATCHES = [1, 16, 64]
 LIMITS = (0.5, 1.0)  # points of the main metric
 UNIT = {"translation": "BLEU", "classification": "accuracy, %"}
 NAMES = ["translator", "classifier", "long-classifier"]
@@ -98,11 +98,17 @@ def looks(reports: Sequence[Report]) -> dict[tuple[str, str], tuple[str, str, st
     return {build: look for build, look in LOOKS.items() if build in there}
 
 
+def timed_batches(reports: Sequence[Report]) -> list[int]:
+    """The batch sizes that all reports have."""
+    timed = [{row.batch_size for row in x.throughput.rows} for x in reports if x.throughput]
+    return sorted(set.intersection(*timed))
+
+
 def table(reports: Sequence[Report], name: str) -> str:
     """Markdown: every build, then the fastest ones within each limit."""
-    first = reports[0]
+    first, sizes = reports[0], timed_batches(reports)
     assert first.throughput is not None
-    metric, batches = UNIT[first.task], [f"batch {batch}" for batch in BATCHES]
+    metric, batches = UNIT[first.task], [f"batch {batch}" for batch in sizes]
     rows = []
     for report in reports:
         for variant in report.variants:
@@ -110,15 +116,15 @@ def table(reports: Sequence[Report], name: str) -> str:
             rows.append([
                 recovery_of(variant), variant.name, f"{found.pruned:.2f}",
                 pages.with_interval(found.difference, found.interval, "+"),
-                *(_speed(report, variant.name, batch) for batch in BATCHES),
-                *(f"{gain(report, variant.name, batch):.2f}" for batch in BATCHES),
+                *(_speed(report, variant.name, batch) for batch in sizes),
+                *(f"{gain(report, variant.name, batch):.2f}" for batch in sizes),
                 f"{variant.onnx_bytes / 1e6:.1f}",
             ])  # fmt: skip
     titles = ["recovery", "build", metric, "difference [95 %]"]
     titles += [*(f"{batch} (multiply-adds)" for batch in batches)]
     titles += [*(f"over the fastest dense, {batch}" for batch in batches), "ONNX, MB"]
     best = [
-        [f"{limit:g}", label, *(_fastest(reports, build, b, limit) for b in BATCHES)]
+        [f"{limit:g}", label, *(_fastest(reports, build, b, limit) for b in sizes)]
         for limit in LIMITS
         for build, (label, *_) in looks(reports).items()
     ]
@@ -172,9 +178,10 @@ def of_report(report: Report) -> str:
 
 def figure(reports: Sequence[Report], path: Path) -> None:
     """A panel per batch size: quality with 95 % intervals against measured speed-up."""
-    width, count = 5.4 * len(BATCHES), len(BATCHES)
+    batches = timed_batches(reports)
+    width, count = 5.4 * len(batches), len(batches)
     with pages.drawing(path, width, 4.8, ncols=count, sharey=True) as (drawn, (panels,)):
-        for panel, batch in zip(panels, BATCHES, strict=True):
+        for panel, batch in zip(panels, batches, strict=True):
             _draw(panel, reports, batch)
             panel.set_title(f"batch {batch}", loc="left")
             panel.set_xlabel("times as fast as the fastest dense build, measured")
