@@ -1,43 +1,100 @@
-"""A tokenizer with fewer tokens: those of texts, and what anything can be spelled with."""
+"""A tokenizer with fewer tokens: what its files consist of, and how they are cut.
+
+Fast tokenizers have all in a `tokenizer.json`. Those of Marian and M2M100 are Python around
+SentencePiece, which takes the best segmentation of a text: where its pieces are kept, it stays the
+best.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Callable, Collection, Sequence
-from itertools import pairwise
+import tempfile
+import weakref
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
+from compressor.errors import InputError
+from compressor.export.kept_tokens import M2M100, MARIAN, KeptIds, change_inserted, merges_of
+from compressor.export.tokenizer import read_sentencepiece
 from compressor.export.vocabulary import is_short
-from compressor.storage.files import write_json
+from compressor.model.modes import quiet_transformers
+from compressor.model.stored_tokenizer import open_tokenizer, remember_limits
+from compressor.model.tokenizer import (
+    reopened,
+    save_tokenizer,
+    tokens_by_side,
+)
 
-KINDS = ("WordPiece", "Unigram", "BPE")
-Merges = dict[tuple[str, str], tuple[int, str]]
-
-
-def kind_of(tokenizer: Any) -> str:
-    """One of `KINDS`, or the class of a tokenizer that is Python code."""
-    return str(model_of(tokenizer)["type"] if tokenizer.is_fast else type(tokenizer).__name__)
-
-
-def state_of(tokenizer: Any) -> Any:
-    """The contents of the `tokenizer.json` of a fast tokenizer."""
-    return json.loads(tokenizer.backend_tokenizer.to_str())
+_VOCABULARY, _TARGETS = "vocab.json", "target_vocab.json"
+_PIECES = {MARIAN: ("source.spm", "target.spm"), M2M100: ("sentencepiece.bpe.model",)}
+_JSON, _SETTINGS = "tokenizer.json", "tokenizer_config.json"  # the files of a fast tokenizer
 
 
-def model_of(tokenizer: Any) -> Any:
-    """The model in it."""
-    return state_of(tokenizer)["model"]
-
-
-def cut_file(path: Path, kept: Sequence[int]) -> None:
-    """Cut a `tokenizer.json`, in place.
+def cut_tokenizer(tokenizer: Any, kept: KeptIds, name: str, *, writes: bool) -> Any:
+    """A tokenizer with only the kept tokens, in their order.
 
     Args:
-        path: the file.
-        kept: ids, ascending; new ids are their places here. Added tokens may be gone if nothing
-            inserts them.
+        tokenizer: that is saved, cut in its files, and opened again.
+        kept: which tokens.
+        name: of the checkpoint, for the message.
+        writes: whether it is a model's that writes texts.
+
+    Raises:
+        InputError: its class does not open the files, or adds tokens.
     """
+    folder = tempfile.TemporaryDirectory(prefix="compress-")
+    directory = Path(folder.name)
+    with quiet_transformers():
+        save_tokenizer(tokenizer, directory)
+        if tokenizer.is_fast:
+            _cut_json(directory / _JSON, kept.sources)
+            for path in directory.iterdir():
+                if path.name not in (_JSON, _SETTINGS):
+                    path.unlink()  # a vocabulary in another form, with all tokens
+        else:
+            _cut_sentencepiece(tokenizer, directory, kept)
+        tokens = tokenizer.convert_ids_to_tokens(kept.sources)
+        _cut_settings(directory / _SETTINGS, kept.sources, tokens)
+        opened = open_tokenizer(directory, writes=writes)
+        smaller = reopened(tokenizer, opened) if writes else _copy(tokenizer, directory / _JSON)
+    # One that is Python reads its files again, so they stay as long as it does.
+    weakref.finalize(smaller, folder.cleanup)
+    if hasattr(tokenizer, "difference"):
+        smaller.difference = tokenizer.difference
+    whole = tokens_by_side(tokenizer)
+    numbers = [{old: new for new, old in enumerate(ids)} for ids in (kept.sources, kept.targets)]
+    wanted = tuple(
+        {token: new[i] for token, i in ids.items() if i in new}
+        for ids, new in zip(whole, numbers, strict=True)
+    )
+    if not tokens_by_side(smaller) == tokens_by_side(opened) == wanted:
+        raise InputError(
+            f"the tokenizer of {name} ({type(tokenizer).__name__}) cannot be loaded with fewer "
+            "tokens; leave --source-text out",
+            id="tokenizer-cannot-be-cut",
+        )
+    return smaller
+
+
+def _copy(tokenizer: Any, path: Path) -> Any:
+    """A copy of a fast tokenizer that has the tokens of a `tokenizer.json`.
+
+    What is opened would lack what was set after opening, and is in no file or in one that the class
+    does not read: lower-casing, prompts, lengths, sides.
+    """
+    smaller = copy.deepcopy(tokenizer)
+    smaller._tokenizer = Tokenizer.from_file(str(path))
+    smaller._tokenizer.encode_special_tokens = tokenizer.split_special_tokens
+    remember_limits(smaller)
+    return smaller
+
+
+def _cut_json(path: Path, kept: Sequence[int]) -> None:
+    """Cut a `tokenizer.json`, in place; added tokens may be gone if nothing inserts them."""
     data = json.loads(path.read_text(encoding="utf-8"))
     numbers = {old: new for new, old in enumerate(kept)}
     model = data["model"]
@@ -51,7 +108,7 @@ def cut_file(path: Path, kept: Sequence[int]) -> None:
         # As pairs: in the older form, `a b`, a piece cannot contain a space.
         model["merges"] = [
             list(pair)
-            for pair, (_, merged) in sorted(_merges(model).items(), key=lambda item: item[1][0])
+            for pair, (_, merged) in sorted(merges_of(model).items(), key=lambda item: item[1][0])
             if {*pair, merged} <= model["vocab"].keys()
         ]
     data["added_tokens"] = [
@@ -63,23 +120,7 @@ def cut_file(path: Path, kept: Sequence[int]) -> None:
     path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
 
 
-def change_inserted(data: dict[str, Any], change: Callable[[int], int]) -> None:
-    """Change the ids that a `tokenizer.json` inserts beside a text's own, in place."""
-    if data["padding"] is not None:
-        data["padding"]["pad_id"] = change(data["padding"]["pad_id"])
-    processors = [data["post_processor"] or {"type": None}]
-    for processor in processors:  # it grows by inner ones
-        processors += processor.get("processors", ())
-        if processor["type"] == "TemplateProcessing":
-            for token in processor["special_tokens"].values():
-                token["ids"] = [change(i) for i in token["ids"]]
-        elif processor["type"] in ("BertProcessing", "RobertaProcessing"):
-            for name in ("sep", "cls"):
-                token, i = processor[name]
-                processor[name] = [token, change(i)]
-
-
-def cut_settings(path: Path, kept: Sequence[int], tokens: Collection[str]) -> None:
+def _cut_settings(path: Path, kept: Sequence[int], tokens: Collection[str]) -> None:
     """Cut a `tokenizer_config.json`, in place: added tokens, and those that are special.
 
     Args:
@@ -99,58 +140,51 @@ def cut_settings(path: Path, kept: Sequence[int], tokens: Collection[str]) -> No
         data["added_tokens_decoder"] = {
             str(numbers[int(i)]): token for i, token in added.items() if int(i) in numbers
         }
-    write_json(path, data)
+    path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
 
 
-def short_tokens(model: dict[str, Any], seen: Collection[int]) -> set[int]:
-    """Find single characters and bytes, and what the tokens of a text are built from.
+def _cut_sentencepiece(tokenizer: Any, directory: Path, kept: KeptIds) -> None:
+    """Cut the vocabularies and models of a saved tokenizer of Marian or M2M100, in place."""
+    name = type(tokenizer).__name__
+    vocabularies = {_VOCABULARY: _numbered(tokenizer.encoder, kept.sources)}
+    of_models = [vocabularies[_VOCABULARY]] * len(_PIECES[name])
+    if getattr(tokenizer, "separate_vocabs", False):
+        vocabularies[_TARGETS] = _numbered(tokenizer.target_encoder, kept.targets)
+        of_models[1] = vocabularies[_TARGETS]
+    for file, tokens in vocabularies.items():
+        text = json.dumps(tokens, ensure_ascii=False)
+        (directory / file).write_text(text, encoding="utf-8")
+    for file, tokens, others in zip(_PIECES[name], of_models, kept.unknown, strict=False):
+        _cut_model(directory / file, {*tokens, *others})
 
-    WordPiece takes the longest token that matches, which is kept. Unigram maximizes the sum of
-    scores; that of unknown characters depends on the lowest, whose token is kept. BPE merges pairs
-    in the order of its list: all parts of a kept token are kept.
+
+def _numbered(ids: Mapping[str, int], kept: Sequence[int]) -> dict[str, int]:
+    tokens = {i: token for token, i in ids.items()}
+    return {tokens[old]: new for new, old in enumerate(kept) if old in tokens}
+
+
+def _cut_model(path: Path, kept: Collection[str]) -> None:
+    """Leave out pieces of a SentencePiece model, in place.
 
     Args:
-        model: of a `tokenizer.json`, of a kind in `KINDS`.
-        seen: ids of the tokens of the text.
-
-    Returns:
-        Their ids.
+        path: of the model.
+        kept: pieces; those that are no ordinary ones stay, too. Of a Unigram model also single
+            characters, and those with the lowest and the highest score: the scores of unknown
+            characters and of pieces that users defined depend on these.
     """
-    if model["type"] == "Unigram":
-        pieces, scores = zip(*model["vocab"], strict=True)
-        kept = {i for i, piece in enumerate(pieces) if is_short(piece)}
-        return (kept | {scores.index(min(scores)), model["unk_id"]}) - {None}
-    prefix, ids = model.get("continuing_subword_prefix") or "", model["vocab"]
-    kept = {
-        i for x, i in ids.items() if is_short(x.removeprefix(prefix)) or x == model["unk_token"]
-    }
-    if model["type"] == "BPE":
-        merges = _merges(model)
-        parts = {y for x, i in ids.items() if i in seen for y in _parts(x, merges, model)}
-        kept |= {ids[part] for part in parts if part in ids}
-    return kept
-
-
-def _merges(model: dict[str, Any]) -> Merges:
-    """Pair -> its number in the list of merges, and what it is merged to."""
-    prefix = model["continuing_subword_prefix"] or ""
-    pairs = (x.split(" ") if isinstance(x, str) else x for x in model["merges"])
-    return {(a, b): (rank, a + b.removeprefix(prefix)) for rank, (a, b) in enumerate(pairs)}
-
-
-def _parts(piece: str, merges: Merges, model: dict[str, Any]) -> set[str]:
-    """All tokens that a token is merged from, including itself."""
-    suffix, prefix = model["end_of_word_suffix"] or "", model["continuing_subword_prefix"] or ""
-    letters = [*piece.removeprefix(prefix).removesuffix(suffix)]
-    # Each letter is a symbol; letters that do not begin a word have the prefix.
-    first = 0 if prefix and piece.startswith(prefix) else 1
-    symbols = [*letters[:first], *(prefix + letter for letter in letters[first:])]
-    if suffix and piece.endswith(suffix) and symbols:
-        symbols[-1] += suffix
-    parts = {piece, *symbols}
-    while pairs := [(merges[x], i) for i, x in enumerate(pairwise(symbols)) if x in merges]:
-        # As in the tokenizer: the first merge of the list, at its leftmost position.
-        (_, merged), i = min(pairs)
-        symbols[i : i + 2] = [merged]
-        parts.add(merged)
-    return parts
+    model = read_sentencepiece(path)
+    kinds, trainer = model.SentencePiece, model.trainer_spec
+    normal = [piece for piece in model.pieces if piece.type == kinds.NORMAL]
+    stay = {*kept}
+    if trainer.model_type == trainer.UNIGRAM:
+        by_score = sorted(normal, key=lambda piece: float(piece.score))
+        stay |= {piece.piece for piece in (*by_score[:1], *by_score[-1:])}
+        stay |= {piece.piece for piece in normal if is_short(piece.piece)}
+    pieces = [x for x in model.pieces if x.type != kinds.NORMAL or x.piece in stay]
+    # A new one, without the texts for a self-test: their pieces may be gone, and it would fail.
+    made = type(model)(pieces=pieces)
+    for part in ("trainer_spec", "normalizer_spec", "denormalizer_spec"):
+        if model.HasField(part):
+            getattr(made, part).CopyFrom(getattr(model, part))
+    made.trainer_spec.vocab_size = len(pieces)
+    path.write_bytes(made.SerializeToString())

@@ -20,18 +20,17 @@ _WORDS = ("bad_words_ids",)
 _TASKS = "task_specific_params"  # of a configuration: task -> settings as its own
 
 
-def token_tables(model: Any) -> list[Tensor]:
-    """All weights with a row for each token, [tokens, width]; tied ones once, a source's first."""
-    return [*{id(table): table for table, _ in _tables(model)}.values()]
-
-
-def count_token_weights(model: Any) -> int:
-    """Number of weights in these tables."""
-    return sum(table.numel() for table in token_tables(model))
+def count_tokens(model: Any) -> tuple[int, int]:
+    """Number of tokens with an embedding, a source's; and of weights that belong to tokens."""
+    tables = [*{id(table): table for table, _ in _tables(model)}.values()]
+    return len(tables[0]), sum(table.numel() for table in tables)
 
 
 def _tables(model: Any) -> Iterator[tuple[Tensor, bool]]:
-    """Tables [tokens, width], and whether their rows are tokens of the target; tied ones twice."""
+    """Tables [tokens, width], a source's first, and whether their rows are tokens of the target.
+
+    Tied ones come twice.
+    """
     if architecture_of(model).decoder is None:
         yield model.get_input_embeddings().weight, False
         return

@@ -171,6 +171,15 @@ def target_ids(tokenizer: Any) -> dict[str, int]:
     return added | ids
 
 
+def tokens_by_side(tokenizer: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """Token -> id of all that a model reads, and of all that it writes, languages included.
+
+    M2M100's vocabulary does not list the tokens of its languages; a Marian tokenizer may have two.
+    """
+    written = target_ids(tokenizer)
+    return tokenizer.get_vocab() | languages(tokenizer), written
+
+
 def save_tokenizer(tokenizer: Any, directory: Path) -> None:
     """Write a tokenizer's files, which cut and pad as they did, not as in the last call."""
     if tokenizer.is_fast:
@@ -276,12 +285,3 @@ def _without_types(backend: Tokenizer) -> Any:
                 next(iter(piece.values()))["type_id"] = 0
     state["post_processor"] = processor
     return Tokenizer.from_str(json.dumps(state)).post_processor
-
-
-def read_sentencepiece(path: Path) -> Any:
-    """Read a SentencePiece model."""
-    from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-    model.ParseFromString(path.read_bytes())
-    return model

@@ -164,8 +164,9 @@ def _check_timing(recipe: Recipe, option: str, batch_size: int | None) -> None:
     )
 
 
-def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
+def check_model(recipe: Recipe, checkpoint: Checkpoint) -> Recipe:
     """The recipe with what task and model decide; `UsageError` for options without effect."""
+    task = TASKS[checkpoint.task]
     recipe.method.check_task(task)
     require_token_units(recipe.budget.asks_for_tokens, checkpoint)
     budget = recipe.budget.with_default_units()

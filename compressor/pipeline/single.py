@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 from compressor.export import checkpoint as exporting
 from compressor.export import layouts
+from compressor.export.cut_vocabulary import cut_vocabulary
 from compressor.export.exported import export_bytes, export_dense
-from compressor.export.fewer_tokens import shorten_vocabulary
 from compressor.export.saved import save_model
 from compressor.model.location import fingerprint_of_weights
 from compressor.model.sublayers import Mask, Scores
@@ -119,9 +119,9 @@ def export_checkpoint(
         checkpoint = inputs.load(request.model, dense=False)
         reading = inputs.reading(request.data, checkpoint)
         texts = texts_to_keep(request.export, reading, checkpoint, progress)
-        languages = request.export.keep_languages
-        checkpoint, cut = shorten_vocabulary(checkpoint, *texts, languages, progress)
-        return [*cut, *layouts.export_layout(checkpoint, request.layout, names[0], output)]
+        cut = cut_vocabulary(checkpoint, *texts, request.export.keep_languages, progress)
+        checks = layouts.export_layout(cut.checkpoint, request.layout, names[0], output)
+        return [*cut.checks, *checks]
     precisions = exporting.precisions_of(names, request.device)
     require_rows(None, [], request.data)
     exporting.require_place(output)
@@ -131,11 +131,10 @@ def export_checkpoint(
     kept, scored = texts_to_keep(request.export, reading, checkpoint, progress)
     rows = inputs.calibration_rows(request.data, checkpoint, progress)
     exporting.require_place_of(checkpoint, kept, output)
-    languages = request.export.keep_languages
-    checkpoint, cut = shorten_vocabulary(checkpoint, kept, scored, languages, progress)
-    opened, save = with_rows(checkpoint, rows, progress=progress), kept is not None
+    cut = cut_vocabulary(checkpoint, kept, scored, request.export.keep_languages, progress)
+    opened, save = with_rows(cut.checkpoint, rows, progress=progress), kept is not None
     options = opened, scored, engines, precisions, output, request.device
-    return [*cut, *exporting.export_opened(*options, save=save)]
+    return [*cut.checks, *exporting.export_opened(*options, save=save)]
 
 
 def weights_of(model: ModelSection) -> str:

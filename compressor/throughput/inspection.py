@@ -22,7 +22,7 @@ from compressor.model.sublayers import (
     kind_of,
 )
 from compressor.model.token_selection import hands_on_fewer
-from compressor.model.token_tables import count_token_weights, token_tables
+from compressor.model.token_tables import count_tokens
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.tasks import TASKS, Example, Task
 from compressor.throughput.multiply_adds import (
@@ -115,6 +115,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         for name, count in owned.items()
     ]
     known, codes = languages(checkpoint.tokenizer), text_codes(checkpoint.tokenizer)
+    rows, token_weights = count_tokens(model)
     return Inspection(
         model=checkpoint.name,
         revision=checkpoint.revision,
@@ -125,8 +126,8 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         parts=parts,
         handed_on=list(tenths) if hands_on_fewer(tenths) else [],
         tied=tied,
-        tokens=len(token_tables(model)[0]),
-        token_parameters=count_token_weights(model),
+        tokens=rows,
+        token_parameters=token_weights,
         languages=len(known or {*codes.values()}),
         says_source=bool(known),
         shapes=shapes,
