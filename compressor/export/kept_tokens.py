@@ -128,10 +128,10 @@ def tokens_to_keep(
         UsageError: it has no such language.
     """
     tokenizer, writes = checkpoint.tokenizer, checkpoint.entry.decoder is not None
+    known = [{*ids.values()} for ids in tokens_by_side(tokenizer)]
     stay, spare = set[int](), set[int]()
     if writes:
         stay, spare = kept_languages(tokenizer, languages, checkpoint.name)
-    known = [{*ids.values()} for ids in tokens_by_side(tokenizer)]
     always = _always_kept(checkpoint, known[0] | known[1], stay, spare)
     found = [_tokens_of(tokenizer, texts) for texts in served]
     seen, unknown = [ids for ids, _ in found], [pieces for _, pieces in found]

@@ -58,12 +58,13 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
         never = {x for x in source - target - special if not known.isdisjoint(x)}
         kept -= {ids[piece] for piece in never if piece in ids}
     if seen is not None:
+        short = {ids[token] for token in ids if is_short(token)}
         inserted = set(tokenizer.convert_tokens_to_ids(list(special)))
         settings = generation_settings(checkpoint.model)  # of the search
         for name in ("decoder_start", "eos", "forced_bos", "forced_eos"):
             value = settings[f"{name}_token_id"]
             inserted |= set(value) if isinstance(value, list) else {value}
-        kept &= {*seen, *inserted, *(ids[x] for x in ids if is_short(x))}
+        kept &= {*seen, *inserted, *short}
     if len(kept) > (1 - MIN_SAVING) * len(ids):
         return None
     more = -len(kept) % MIN_BLOCK_WIDTH  # up to a multiple, which `best_tokens` can divide

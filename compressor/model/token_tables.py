@@ -63,17 +63,13 @@ def with_tokens(
     made: Any = shared_copy(model)
     rows = {id(table): targets if of_target else sources for table, of_target in _tables(made)}
     cut: dict[int, nn.Parameter] = {}  # by the whole table, so that tied ones stay tied
-    modules: dict[int, nn.Module] = {}
-    for path, module in [*made.named_modules(remove_duplicate=False)]:
+    for module in made.modules():
         table = getattr(module, "weight", None)
         if isinstance(module, nn.Embedding | nn.Linear) and id(table) in rows:
             kept = list(rows[id(table)])
             if id(table) not in cut:
                 cut[id(table)] = nn.Parameter(module.weight.detach()[kept])
-            if id(module) not in modules:
-                modules[id(module)] = _cut(module, cut[id(table)], kept)
-            parent, _, name = path.rpartition(".")
-            setattr(made.get_submodule(parent), name, modules[id(module)])
+            _cut(module, cut[id(table)], kept)
     bias = architecture_of(model).logits_bias
     if bias is not None:
         setattr(made, bias, getattr(model, bias)[:, list(targets)])
@@ -88,17 +84,15 @@ def with_tokens(
     return made
 
 
-def _cut(module: nn.Embedding | nn.Linear, weight: nn.Parameter, kept: list[int]) -> nn.Module:
-    """A module of the same class with other rows."""
-    made = shared_copy(module)
-    made.weight = weight
-    if isinstance(made, nn.Linear):
-        made.out_features = len(kept)
-        return made
-    made.num_embeddings = len(kept)
+def _cut(module: nn.Embedding | nn.Linear, weight: nn.Parameter, kept: list[int]) -> None:
+    """Give a module other rows, in place."""
+    module.weight = weight
+    if isinstance(module, nn.Linear):
+        module.out_features = len(kept)
+        return
+    module.num_embeddings = len(kept)
     padding: Any = module.padding_idx
-    made.padding_idx = kept.index(padding) if padding in kept else None
-    return made
+    module.padding_idx = kept.index(padding) if padding in kept else None
 
 
 def _renumber(settings: Any, kept: Sequence[int]) -> None:

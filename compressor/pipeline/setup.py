@@ -16,13 +16,10 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.options import inputs
 from compressor.options.requests import Recipe
-from compressor.options.sections import Card, Gate
 from compressor.options.validate import (
     check_model,
     check_recipe,
     gate_rules,
-    resolve,
-    texts_to_keep,
 )
 from compressor.progress import Progress
 from compressor.recovery import RecoveryMethod, earlier_artifact
@@ -31,7 +28,6 @@ from compressor.report.card_facts import CardFacts, read_card
 from compressor.report.rule import Inconclusive, Rule
 from compressor.report.run_report import Inputs, require_own_outputs
 from compressor.selection.values import (
-    ArtifactPlan,
     Measuring,
     Prunable,
     RemovalPlan,
@@ -101,9 +97,9 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
     """
     check_recipe(recipe)
     device = pick_device(recipe.device, progress)
-    recipe = resolve(recipe, device)
     checkpoint = inputs.load(recipe.model)
-    recipe = check_model(recipe, checkpoint)
+    check_model(recipe, checkpoint)
+    recipe = recipe.resolved(device, TASKS[checkpoint.task])
     given = open_inputs(recipe, checkpoint, progress)
     plan = plan_run(recipe, given, device, output)
     texts = given.source_text, given.target_text
@@ -121,8 +117,8 @@ def open_inputs(recipe: Recipe, checkpoint: Checkpoint, progress: Progress) -> I
     """
     task = TASKS[checkpoint.task]
     reading = inputs.reading(recipe.data, checkpoint)
-    source_text, target_text = texts_to_keep(recipe.export, reading, checkpoint, progress)
-    data = inputs.read(recipe.data, checkpoint, task, progress, recipe.evaluation.tokenizers)
+    source_text, target_text = inputs.texts_to_keep(recipe.export, task, reading, progress)
+    data = inputs.read(recipe.data, checkpoint, reading, progress, recipe.evaluation.tokenizers)
     if data.test is not None:
         for rule in gate_rules(recipe.gate):
             rule.require_rows(data.test)
@@ -141,20 +137,23 @@ def plan_run(recipe: Recipe, given: Inputs, device: str, output: Path) -> Plan:
         device: to compute on.
         output: the directory of the run.
     """
-    task, engines = TASKS[given.checkpoint.task], recipe.export.engines
+    task = TASKS[given.checkpoint.task]
+    engines = recipe.export.engines
     timing = recipe.throughput
     require_engines(engines, task, device)
+    measured = engines_to_measure(engines, task, device, timing is not None)
     removal = plan_removal(recipe.budget, recipe.method, given.checkpoint.mask, output)
     precisions = precisions_to_export(recipe.export.precision, device)
+    of_artifacts = {x.directory: recipe.to_yaml(x.budget) for x in removal.artifacts}
     return Plan(
         output=output,
         device=device,
         seed=recipe.seed,
-        options=options_of_run(recipe),
+        options=recipe.options_that_count(),
         languages=recipe.export.keep_languages,
         removal=removal,
         recovery=recipe.recovery,
-        engines=engines_to_measure(engines, task, device, timing is not None),
+        engines=measured,
         precisions=precisions,
         measuring=Measuring(
             timing=None if timing is None else timing.settings(),
@@ -165,7 +164,7 @@ def plan_run(recipe: Recipe, given: Inputs, device: str, output: Path) -> Plan:
         samples=recipe.evaluation.samples,
         rules=gate_rules(recipe.gate),
         inconclusive=recipe.gate.inconclusive,
-        recipes=recipes(recipe, removal.artifacts, output),
+        recipes={output: recipe.to_yaml()} | of_artifacts,
         card=recipe.card.over(read_card(given.checkpoint.directory)),
     )
 
@@ -179,7 +178,8 @@ def open_models(plan: Plan, given: Inputs, cut: CutVocabulary, progress: Progres
         cut: the model that units are removed from.
         progress: receives messages.
     """
-    data, checkpoint = given.data, cut.checkpoint
+    data = given.data
+    checkpoint = cut.checkpoint
     rows, calibrated = data.fitted, data.calibration is not None
     source = with_rows(checkpoint, rows, calibrated=calibrated, progress=progress)
     dense = source
@@ -193,19 +193,6 @@ def open_models(plan: Plan, given: Inputs, cut: CutVocabulary, progress: Progres
     return Opened(given, dense, cut.checks, prunable, recovery)
 
 
-def options_of_run(recipe: Recipe) -> dict[str, Any]:
-    """The options of a recipe that change results, with files by their names."""
-    free = {*Card.model_fields, *Gate.model_fields, "verify"}
-    options = recipe.options_by_file_names().items()
-    return {name: value for name, value in options if name not in free}
-
-
-def recipes(recipe: Recipe, artifacts: Sequence[ArtifactPlan], output: Path) -> dict[Path, str]:
-    """The recipe of the run, and of the artifact of each budget, by directory."""
-    of_artifacts = {x.directory: recipe.to_yaml(x.budget) for x in artifacts}
-    return {output: recipe.to_yaml()} | of_artifacts
-
-
 @contextmanager
 def open_run(plan: Plan, opened: Opened, progress: Progress) -> Iterator[Context]:
     """The context of a run, which takes its output directory or goes on in it.
@@ -214,8 +201,9 @@ def open_run(plan: Plan, opened: Opened, progress: Progress) -> Iterator[Context
         InputError, UsageError, EnvironmentProblem: see `open_steps`; or a file of the user's stands
             where the last step writes.
     """
+    same = identity(plan, opened)
     needed = partial(written_bytes, plan, opened)
-    with open_steps(plan.output, identity(plan, opened), progress, needed) as steps:
+    with open_steps(plan.output, same, progress, needed) as steps:
         context = Context(plan.device, plan.seed, progress, steps)
         require_own_outputs(plan.output, plan.recipes, context)
         yield context

@@ -255,12 +255,9 @@ def _by_tokens(kind: str, shape: ModelShape, count: Callable[[ModelShape], float
 def _shape(checkpoint: Checkpoint, mask: Mask) -> ModelShape:
     """The shape of a checkpoint's model with the units of a mask."""
     task, config = TASKS[checkpoint.task], checkpoint.model.config
+    counts = mask.counts()
+    one_token = computes_one_token(checkpoint.model)
     tokens = task.graphs.output_tokens(checkpoint)
     count = None if tokens is None else len(tokens)
-    return shape_of(
-        task,
-        config.to_dict(),  # type: ignore[union-attr,operator]
-        mask.counts(),
-        count,
-        one_token=computes_one_token(checkpoint.model),
-    )
+    values = config.to_dict()  # type: ignore[union-attr,operator]
+    return shape_of(task, values, counts, count, one_token=one_token)
