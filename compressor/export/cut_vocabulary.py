@@ -17,24 +17,31 @@ import torch
 from torch import Tensor
 
 from compressor.errors import VerificationError
-from compressor.export.cut_tokenizer import KeptIds, cut_tokenizer
-from compressor.export.kept_tokens import (
-    require_kind,
-    require_same_tokens,
-    served_texts,
-    tokens_to_keep,
-)
 from compressor.export.verify import EXPORT_TOLERANCE, relative_difference, rows_that_differ
+from compressor.export.vocabulary import CHUNK
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.cut_tokenizer import cut_tokenizer
 from compressor.model.generation import generation_settings, searched
+from compressor.model.kept_tokens import (
+    MARIAN,
+    KeptIds,
+    require_kind,
+    tokens_to_keep,
+    unknown_pieces,
+)
 from compressor.model.languages import source_prefix
 from compressor.model.token_tables import count_tokens, with_tokens
+from compressor.model.tokenizer import prompts_of
 from compressor.progress import SILENT, Progress
+from compressor.runtime.batching import in_chunks
 from compressor.runtime.generation import Generation
+from compressor.runtime.token_classifier import words_of
 from compressor.steps.results import Check
+from compressor.tasks import TASKS
 from compressor.tasks.batching import encode_texts, pad
 from compressor.tasks.texts import TextFile
 
+_SOME = 32  # texts that are also compared as pairs, or one for each of more prompts
 _TRANSLATED = 16  # lines whose translations are compared
 _BEAMS = 4  # beside a greedy search
 _MOST = 32  # tokens of a translation
@@ -76,13 +83,13 @@ def cut_vocabulary(
     progress.message(f"cutting {names} into tokens …")
     require_kind(checkpoint)
     served = served_texts(checkpoint, source, target)
-    kept = tokens_to_keep(checkpoint, served, languages)
-    writes = checkpoint.entry.decoder is not None
-    tokenizer = cut_tokenizer(checkpoint.tokenizer, kept, checkpoint.name, writes=writes)
-    require_same_tokens(checkpoint.tokenizer, tokenizer, kept, served)
+    seen, unknown = zip(*(x.tokens(checkpoint.tokenizer) for x in served), strict=True)
+    kept = tokens_to_keep(checkpoint, seen, languages)
+    tokenizer = cut_tokenizer(checkpoint, kept, unknown)
     model = with_tokens(checkpoint.model, kept.sources, kept.targets)
+    require_same_tokens(checkpoint.tokenizer, tokenizer, kept, served)
     cut = CutVocabulary(replace(checkpoint, model=model, tokenizer=tokenizer), kept)
-    if writes:
+    if target is not None:
         progress.message("translating some lines with these tokens and with all …")
         cut = replace(cut, checks=[check_translations(checkpoint, cut, source)])
     else:
@@ -93,6 +100,108 @@ def cut_vocabulary(
     for check in cut.checks:
         progress.message(f"  {check.detail}")
     return cut
+
+
+@dataclass(frozen=True)
+class ServedTexts:
+    """Texts as a model gets them.
+
+    Args:
+        file: the texts, which may be too many to keep; it is read anew each time.
+        prompts: what each is read behind: a word may be cut otherwise behind another one.
+        words: whether the words of a text are read one by one, too.
+        alone: whether a prompt can be all that is read.
+        target: whether they are what the model writes.
+    """
+
+    file: TextFile
+    prompts: Sequence[str] = ("",)
+    words: bool = False
+    alone: bool = False
+    target: bool = False
+
+    def chunks(self) -> Iterator[list[str]]:
+        """Some of the texts behind one prompt."""
+        for texts in in_chunks(self.file.each(), CHUNK):
+            for prompt in self.prompts:
+                yield [f"{prompt}{text}" for text in texts]
+
+    def ids(self, tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts, and of their words."""
+        ids = _ids(tokenizer, text_target=texts) if self.target else _ids(tokenizer, text=texts)
+        if self.words:
+            sentences = [words_of(text) for text in texts]
+            ids += _ids(tokenizer, text=sentences, is_split_into_words=True)
+        return ids
+
+    def tokens(self, tokenizer: Any) -> tuple[set[int], set[str]]:
+        """Ids of all tokens of the texts, and the pieces that the vocabulary of Marian lacks."""
+        seen, unknown = set[int](), set[str]()
+        if self.alone:
+            seen.update(i for ids in _ids(tokenizer, text=self.prompts) for i in ids)
+        for texts in self.chunks():
+            rows = self.ids(tokenizer, texts)
+            seen.update(i for ids in rows for i in ids)
+            if type(tokenizer).__name__ == MARIAN:
+                both = zip(texts, rows, strict=True)
+                lacking = [text for text, ids in both if tokenizer.unk_token_id in ids]
+                unknown |= unknown_pieces(tokenizer, lacking, target=self.target)
+        return seen, unknown
+
+    def some(self) -> list[str]:
+        """The first texts, without prompts."""
+        return list(islice(self.file.each(), max(1, _SOME // len(self.prompts))))
+
+    def some_prompted(self) -> list[str]:
+        """The first texts behind each prompt."""
+        some = self.some()
+        return [f"{prompt}{text}" for prompt in self.prompts for text in some]
+
+
+def _ids(tokenizer: Any, **texts: Any) -> list[list[int]]:
+    return list(tokenizer(**texts, return_attention_mask=False, verbose=False)["input_ids"])
+
+
+def served_texts(
+    checkpoint: Checkpoint, source: TextFile, target: TextFile | None
+) -> list[ServedTexts]:
+    """What a model reads, and what it writes if it does."""
+    prompts, words = prompts_of(checkpoint.tokenizer), TASKS[checkpoint.task].reads_words
+    if target is None:
+        return [ServedTexts(source, prompts, words, alone=True)]
+    return [ServedTexts(source, prompts, words), ServedTexts(target, target=True)]
+
+
+def require_same_tokens(
+    whole: Any, smaller: Any, kept: KeptIds, served: Sequence[ServedTexts]
+) -> None:
+    """Check that texts have the tokens that they had, singly and, of an encoder, as pairs.
+
+    Args:
+        whole: the tokenizer with all tokens.
+        smaller: the one with fewer.
+        kept: which these are.
+        served: what the model reads, and what it writes if it does.
+
+    Raises:
+        VerificationError: a text has others.
+    """
+
+    def require_same(texts: ServedTexts, old: Sequence[int], *both: list[list[int]]) -> None:
+        for ids, new_ids in zip(*both, strict=True):
+            if ids != [old[i] for i in new_ids]:
+                raise VerificationError(
+                    f"the smaller tokenizer splits a text of {texts.file.path} with {len(ids)} "
+                    "tokens differently; please report this with the checkpoint's name",
+                    id="tokenizer-encodes-differently",
+                )
+
+    for texts, old in zip(served, (kept.sources, kept.targets), strict=False):
+        for chunk in texts.chunks():
+            require_same(texts, old, *(texts.ids(x, chunk) for x in (whole, smaller)))
+    if len(served) == 1:
+        pairs = {"text": (some := served[0].some()), "text_pair": some[::-1]}
+        require_same(served[0], kept.sources, *(_ids(x, **pairs) for x in (whole, smaller)))
 
 
 @torch.no_grad()

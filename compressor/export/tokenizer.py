@@ -21,7 +21,7 @@ from tokenizers import (
 )
 
 from compressor.errors import InputError
-from compressor.model.tokenizer import uncut_copy
+from compressor.model.tokenizer import read_sentencepiece, uncut_copy
 from compressor.runtime.text import FIRST_WITHOUT_ID, MARK, NO_TOKEN, UNKNOWN_CHARACTER
 
 if TYPE_CHECKING:
@@ -289,12 +289,3 @@ def _cleaning(steps: Iterable[Any]) -> Any:
     rules = [decoders.Replace(old, new) for old, new in CLEAN_UP]
     # Joined first, since the library applies rules to single pieces.
     return decoders.Sequence([*steps, decoders.Fuse(), *rules])
-
-
-def read_sentencepiece(path: Path) -> Any:
-    """Read a SentencePiece model."""
-    from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-    model.ParseFromString(path.read_bytes())
-    return model

@@ -6,7 +6,6 @@ The embedding table and the output layer of an exported decoder have rows for th
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from compressor.export.tokenizer import read_sentencepiece
 from compressor.model.architectures import architecture_of
 from compressor.model.generation import generation_settings
+from compressor.model.kept_tokens import is_short
 from compressor.model.memory import release
 from compressor.model.modes import shared_copy
+from compressor.model.tokenizer import read_sentencepiece
 from compressor.runtime.batching import in_chunks
 from compressor.tasks.encoder_decoder import require_target_language
 from compressor.tasks.texts import TextFile
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
 
 CHUNK = 2000  # texts per call of the tokenizer
-_BYTE = re.compile("<0x[0-9A-F]{2}>")
 MIN_SAVING = 0.05  # share of the vocabulary that justifies a second numbering of tokens
 MIN_BLOCK_WIDTH = 16  # tokens in a block of `best_tokens`: smaller ones save no time
 
@@ -103,12 +102,6 @@ def _pieces(path: str) -> set[str]:
     model = read_sentencepiece(Path(path))
     kind = model.SentencePiece
     return {p.piece for p in model.pieces if p.type in (kind.NORMAL, kind.USER_DEFINED)}
-
-
-def is_short(piece: str) -> bool:
-    """Whether a piece is one character or byte, with or without a mark of a word's start or end."""
-    letters = piece.strip("\u2581\u0120").removesuffix("</w>")
-    return len(letters) <= 1 or _BYTE.fullmatch(piece) is not None
 
 
 class OutputLayer(nn.Module):

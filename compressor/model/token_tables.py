@@ -60,8 +60,9 @@ def with_tokens(
         are left out of lists.
     """
     targets = sources if targets is None else targets
+    rows = {id(table): targets if of_target else sources for table, of_target in _tables(model)}
+    bias = architecture_of(model).logits_bias
     made: Any = shared_copy(model)
-    rows = {id(table): targets if of_target else sources for table, of_target in _tables(made)}
     cut: dict[int, nn.Parameter] = {}  # by the whole table, so that tied ones stay tied
     for module in made.modules():
         table = getattr(module, "weight", None)
@@ -70,7 +71,6 @@ def with_tokens(
             if id(table) not in cut:
                 cut[id(table)] = nn.Parameter(module.weight.detach()[kept])
             _cut(module, cut[id(table)], kept)
-    bias = architecture_of(model).logits_bias
     if bias is not None:
         setattr(made, bias, getattr(model, bias)[:, list(targets)])
     configs = {id(x.config): x.config for x in made.modules() if hasattr(x, "config")}

@@ -285,3 +285,12 @@ def _without_types(backend: Tokenizer) -> Any:
                 next(iter(piece.values()))["type_id"] = 0
     state["post_processor"] = processor
     return Tokenizer.from_str(json.dumps(state)).post_processor
+
+
+def read_sentencepiece(path: Path) -> Any:
+    """Read a SentencePiece model."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    model.ParseFromString(path.read_bytes())
+    return model

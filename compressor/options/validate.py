@@ -157,10 +157,10 @@ def check_model(recipe: Recipe, checkpoint: Checkpoint) -> None:
     """Raise `UsageError` for options of a recipe that do not go with its model."""
     task = TASKS[checkpoint.task]
     recipe.method.check_task(task)
-    require_token_units(recipe.budget.asks_for_tokens, checkpoint)
     sections = (recipe.data, recipe.evaluation, recipe.throughput, *recipe.recovery)
     check_options(sections, task, checkpoint.name)
     check_texts(recipe.export, checkpoint)
+    require_token_units(recipe.budget.asks_for_tokens, checkpoint)
     if checkpoint.entry.decoder is not None:
         _check_beams(recipe, checkpoint.model)
 
@@ -221,6 +221,9 @@ def check_texts(export: Export, checkpoint: Checkpoint) -> None:
         f"--keep-languages {languages} is for translators whose vocabulary is cut; give "
         "--source-text and --target-text, or leave it out",
     )
+    for option, path in ((SOURCE, source), (TARGET, export.target_text)):
+        if path is not None:
+            _require_of_task(option, path, TASKS[checkpoint.task], name)
 
 
 def _require_of_task(flag: str, value: object, task: Task, model: str) -> None:

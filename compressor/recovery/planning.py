@@ -126,7 +126,7 @@ def open_text(text: ExtraText, opened: ModelAndRows, reading: Reading, progress:
 
     Where the calibration rows are pairs of texts, lines are pairs, too.
     """
-    task, checkpoint, rows = opened.task, opened.checkpoint, opened.rows
+    task, rows = opened.task, opened.rows
     if not task.one_example_per_row:
         raise UsageError(
             f"--distill-text {text.path}: a line would need the parts of its own that rows for "
@@ -146,6 +146,7 @@ def open_text(text: ExtraText, opened: ModelAndRows, reading: Reading, progress:
     )
     if lines.said:
         progress.message(lines.said)
+    checkpoint = opened.checkpoint
     return Text(
         lines=lines,
         task=task,

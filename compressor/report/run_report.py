@@ -225,6 +225,7 @@ def _publish(
     report = without_paths(report, output)
     if len(models) > 1:
         texts |= render_reports(report, output)
+    facts_of_run = provenance(report, precisions)
     hashes = {n: digest for n, digest in steps.files.items() if STATE not in Path(n).parts}
 
     def write(texts: Mapping[Path, str]) -> None:
@@ -232,7 +233,6 @@ def _publish(
         hashes.update({x.relative_to(output).as_posix(): sha256 for x, sha256 in written.items()})
 
     write(texts)
-    facts_of_run = provenance(report, precisions)
     dense = steps.state / DENSE
     # Its graphs can be opened as an artifact, too.
     write_manifest(dense, facts_of_run, steps.files_below(dense))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -168,7 +168,7 @@ def _count(model: nn.Module, weights: Iterable[Tensor]) -> int:
 def _work(checkpoint: Checkpoint, size: WorkSize) -> dict[str, float]:
     """Share of the multiply-adds of one batch by part; all 0 where there are none."""
     work = dict.fromkeys([*KINDS, *_FIXED], 0)
-    for name, count in multiply_adds(_shape(checkpoint, checkpoint.mask), size).items():
+    for name, count in multiply_adds(_shape(checkpoint, checkpoint.mask.counts()), size).items():
         start = name.partition(".")[0]
         work[start if start in work else OTHER] += count
     total = sum(work.values()) or 1
@@ -205,7 +205,7 @@ def _costs_at(checkpoint: Checkpoint, lengths: Sequence[tuple[int, int]]) -> Uni
             rows * total_multiply_adds(shape, WorkSize(1, *size)) for size, rows in rows_of.items()
         )
 
-    shape = _shape(checkpoint, full)
+    shape = _shape(checkpoint, full.counts())
     dense = count(shape)
 
     def of_units(one_token: bool) -> dict[str, float]:
@@ -213,7 +213,8 @@ def _costs_at(checkpoint: Checkpoint, lengths: Sequence[tuple[int, int]]) -> Uni
         found = {}
         for kind in full.kinds():
             names = [name for name in full.keep if kind_of(name) == kind]
-            one_less = _shape(checkpoint, full.without([(names[-1 if one_token else 0], 0)]))
+            smaller = full.without([(names[-1 if one_token else 0], 0)])
+            one_less = _shape(checkpoint, smaller.counts())
             shapes = (replace(x, one_token=one_token) for x in (shape, one_less))
             whole, less = map(count, shapes)
             found[kind] = whole - less
@@ -252,10 +253,9 @@ def _by_tokens(kind: str, shape: ModelShape, count: Callable[[ModelShape], float
     )
 
 
-def _shape(checkpoint: Checkpoint, mask: Mask) -> ModelShape:
-    """The shape of a checkpoint's model with the units of a mask."""
+def _shape(checkpoint: Checkpoint, counts: Mapping[str, int]) -> ModelShape:
+    """The shape of a checkpoint's model with so many units of each sublayer."""
     task, config = TASKS[checkpoint.task], checkpoint.model.config
-    counts = mask.counts()
     one_token = computes_one_token(checkpoint.model)
     tokens = task.graphs.output_tokens(checkpoint)
     count = None if tokens is None else len(tokens)

@@ -18,9 +18,9 @@ import torch
 import transformers
 
 from compressor.errors import InputError, UsageError, VerificationError
-from compressor.export.cut_tokenizer import KeptIds
 from compressor.export.cut_vocabulary import CutVocabulary, check_translations, cut_vocabulary
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
+from compressor.model.kept_tokens import KeptIds
 from compressor.model.languages import source_prefix
 from compressor.model.surgery import prune
 from compressor.model.token_tables import count_tokens

@@ -1,33 +1,31 @@
 """Which tokens a smaller vocabulary keeps: those of texts, what any text gets, and short ones.
 
-Texts whose tokens are all kept get the same tokens, also behind each of the model's prompts. Others
-are split into shorter tokens, down to single characters or bytes.
+Texts whose tokens are all kept get the same tokens. Others are split into shorter tokens, down to
+single characters or bytes.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from compressor.errors import InputError, VerificationError
-from compressor.export.tokenizer import build_tokenizer
-from compressor.export.vocabulary import CHUNK, is_short
+from transformers.tokenization_utils_base import generate_merges
+
+from compressor.errors import InputError
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.languages import kept_languages
 from compressor.model.token_tables import shares_tables, tokens_in
-from compressor.model.tokenizer import prompts_of, tokens_by_side
-from compressor.runtime.batching import in_chunks
-from compressor.runtime.token_classifier import words_of
-from compressor.tasks import TASKS
-from compressor.tasks.texts import TextFile
+from compressor.model.tokenizer import read_sentencepiece, tokens_by_side
 
 KINDS = ("WordPiece", "Unigram", "BPE")
 MARIAN, M2M100 = "MarianTokenizer", "M2M100Tokenizer"
 Merges = dict[tuple[str, str], tuple[int, str]]
-_SOME = 32  # texts that are also compared as pairs, or one for each of more prompts
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 @dataclass(frozen=True)
@@ -36,53 +34,6 @@ class KeptIds:
 
     sources: list[int]
     targets: list[int]  # the same list, unless the target has a vocabulary of its own
-    # Pieces without a token that the source's and the target's model of SentencePiece keep, so that
-    # a text is split as before.
-    unknown: Sequence[Collection[str]] = ((), ())
-
-
-@dataclass(frozen=True)
-class ServedTexts:
-    """Texts as a model gets them.
-
-    Args:
-        file: the texts, which may be too many to keep; it is read anew each time.
-        prompts: what each is read behind: a word may be cut otherwise behind another one.
-        words: whether the words of a text are read one by one, too.
-        target: whether they are what the model writes.
-    """
-
-    file: TextFile
-    prompts: Sequence[str] = ("",)
-    words: bool = False
-    target: bool = False
-
-    def chunks(self) -> Iterator[list[str]]:
-        """Some of the texts behind one prompt."""
-        for texts in in_chunks(self.file.each(), CHUNK):
-            for prompt in self.prompts:
-                yield [f"{prompt}{text}" for text in texts]
-
-    def ids(self, tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts, and of their words."""
-        ids = _ids(tokenizer, text_target=texts) if self.target else _ids(tokenizer, text=texts)
-        if self.words:
-            sentences = [words_of(text) for text in texts]
-            ids += _ids(tokenizer, text=sentences, is_split_into_words=True)
-        return ids
-
-    def some(self) -> list[str]:
-        """The first texts, without prompts."""
-        return list(islice(self.file.each(), max(1, _SOME // len(self.prompts))))
-
-    def some_prompted(self) -> list[str]:
-        """The first texts behind each prompt."""
-        some = self.some()
-        return [f"{prompt}{text}" for prompt in self.prompts for text in some]
-
-
-def _ids(tokenizer: Any, **texts: Any) -> list[list[int]]:
-    return list(tokenizer(**texts, return_attention_mask=False, verbose=False)["input_ids"])
 
 
 def require_kind(checkpoint: Checkpoint) -> None:
@@ -100,110 +51,74 @@ def require_kind(checkpoint: Checkpoint) -> None:
         )
 
 
-def served_texts(
-    checkpoint: Checkpoint, source: TextFile, target: TextFile | None
-) -> list[ServedTexts]:
-    """What a model reads, and what it writes if it does."""
-    words = TASKS[checkpoint.task].reads_words
-    served = [ServedTexts(source, prompts_of(checkpoint.tokenizer), words)]
-    return served if target is None else [*served, ServedTexts(target, target=True)]
-
-
 def tokens_to_keep(
-    checkpoint: Checkpoint, served: Sequence[ServedTexts], languages: Collection[str] = ()
+    checkpoint: Checkpoint, seen: Sequence[Collection[int]], languages: Collection[str] = ()
 ) -> KeptIds:
     """Find the tokens that a checkpoint keeps.
 
-    Those of the texts, what these can be spelled with, and what a text gets whatever it says:
-    special tokens, prompts, tokens that settings name, the codes of the run's languages.
+    Those of texts, what these can be spelled with, and what a text gets whatever it says: special
+    tokens, tokens that settings name, the codes of the run's languages.
 
     Args:
         checkpoint: with its languages set.
-        served: texts like those that it will read; and of an encoder-decoder, like those that it
-            will write.
+        seen: ids of the tokens of texts that it will read; and of an encoder-decoder, of texts that
+            it will write.
         languages: codes of a translator's further languages to keep.
 
     Raises:
-        InputError: a file cannot be read, or the tokens do not go together.
+        InputError: the tokens do not go together.
         UsageError: it has no such language.
     """
-    tokenizer, writes = checkpoint.tokenizer, checkpoint.entry.decoder is not None
+    model: Any = checkpoint.model
+    tokenizer: Any = checkpoint.tokenizer
     known = [{*ids.values()} for ids in tokens_by_side(tokenizer)]
     stay, spare = set[int](), set[int]()
-    if writes:
+    needed = set[int]()
+    if checkpoint.entry.decoder is not None:
         stay, spare = kept_languages(tokenizer, languages, checkpoint.name)
-    always = _always_kept(checkpoint, known[0] | known[1], stay, spare)
-    found = [_tokens_of(tokenizer, texts) for texts in served]
-    seen, unknown = [ids for ids, _ in found], [pieces for _, pieces in found]
-    if not writes:
-        seen[0] |= {i for ids in _ids(tokenizer, text=served[0].prompts) for i in ids}
+        needed = tokens_in(vars(model.generation_config))
+    named = tokens_in(vars(model.config))
+    _require_cuttable(checkpoint, needed - known[0] - known[1])
+    special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder} - spare
+    always = special | named | _inserted_tokens(tokenizer)
+    always &= known[0] | known[1]  # configurations name others by default
+    always |= {*stay, *needed, *_before_padding(checkpoint)}
     if not getattr(tokenizer, "separate_vocabs", False):
-        both = set().union(*seen)
+        both = set[int]().union(*seen)
         ids = sorted(both | _spelling_tokens(tokenizer, both) | always)
-        return KeptIds(ids, ids, unknown)
-    if shares_tables(checkpoint.model):
+        return KeptIds(ids, ids)
+    sides = [
+        known[side] & ({*ids} | _spelling_tokens(tokenizer, ids, target=bool(side)) | always)
+        for side, ids in enumerate(seen)
+    ]
+    shared = always & known[0] & known[1]
+    sources, targets = _balanced(sides, known, shared, checkpoint.name)
+    return KeptIds(sources, targets)
+
+
+def _require_cuttable(checkpoint: Checkpoint, unknown: Collection[int]) -> None:
+    """Raise InputError for tables that both sides share, or for settings with unknown tokens."""
+    if getattr(checkpoint.tokenizer, "separate_vocabs", False) and shares_tables(checkpoint.model):
         raise InputError(
             f"the tokenizer of {checkpoint.name} has a vocabulary for each side, and its model one "
             "table of embeddings for both; leave --source-text out",
             id="tokenizer-cannot-be-cut",
         )
-    sides = [
-        known[side] & (ids | _spelling_tokens(tokenizer, ids, target=bool(side)) | always)
-        for side, ids in enumerate(seen)
-    ]
-    shared = always & known[0] & known[1]
-    sources, targets = _balanced(sides, known, shared, checkpoint.name)
-    return KeptIds(sources, targets, unknown)
-
-
-def _always_kept(
-    checkpoint: Checkpoint, known: Collection[int], languages: set[int], spare: set[int]
-) -> set[int]:
-    """Ids of tokens that texts need not contain.
-
-    Special, added and configured ones, what the post-processor puts around a text or a pair, and
-    those up to padding's for positions.
-
-    Args:
-        checkpoint: with its tokenizer.
-        known: ids of all tokens.
-        languages: tokens of languages that stay.
-        spare: those of languages that go, although they are special or added ones.
-    """
-    model: Any = checkpoint.model
-    tokenizer: Any = checkpoint.tokenizer
-    ids = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder} - spare
-    ids |= _inserted_tokens(tokenizer) | tokens_in(vars(model.config))
-    ids &= {*known}  # configurations name others by default
-    positions = checkpoint.entry.positions_after_padding
-    needed = set[int]()
-    if checkpoint.entry.decoder is not None:
-        # M2M100 counts them from the id of padding on.
-        positions = hasattr(getattr(model.get_encoder(), "embed_positions", None), "weights")
-        needed = tokens_in(vars(model.generation_config))
-    if not needed <= {*known}:
+    if unknown:
         raise InputError(
-            f"generation_config.json of {checkpoint.name} names token "
-            f"{min(needed.difference(known)):,}, which its tokenizer does not have; correct it, or "
-            "leave --source-text out",
+            f"generation_config.json of {checkpoint.name} names token {min(unknown):,}, which its "
+            "tokenizer does not have; correct it, or leave --source-text out",
             id="tokenizer-cannot-be-cut",
         )
-    if positions:
-        ids |= {*range(model.config.pad_token_id + 1)}  # so that its id does not change
-    return ids | needed | languages
 
 
-def _tokens_of(tokenizer: Any, served: ServedTexts) -> tuple[set[int], set[str]]:
-    """Ids of the tokens of texts, and the pieces that the vocabulary of Marian lacks."""
-    seen, unknown = set[int](), set[str]()
-    for texts in served.chunks():
-        rows = served.ids(tokenizer, texts)
-        seen.update(i for ids in rows for i in ids)
-        if type(tokenizer).__name__ == MARIAN:
-            both = zip(texts, rows, strict=True)
-            lacking = [text for text, ids in both if tokenizer.unk_token_id in ids]
-            unknown |= _unknown_pieces(tokenizer, lacking, target=served.target)
-    return seen, unknown
+def _before_padding(checkpoint: Checkpoint) -> range:
+    """Tokens up to padding's, where positions are counted from its id on, which must not change."""
+    model: Any = checkpoint.model
+    counted = checkpoint.entry.positions_after_padding
+    if checkpoint.entry.decoder is not None:  # as M2M100 does
+        counted = hasattr(getattr(model.get_encoder(), "embed_positions", None), "weights")
+    return range(model.config.pad_token_id + 1 if counted else 0)
 
 
 def _kind_of(tokenizer: Any) -> str:
@@ -246,9 +161,7 @@ def _spelling_tokens(tokenizer: Any, seen: Collection[int], *, target: bool = Fa
     if tokenizer.is_fast:
         return _short_tokens(_state(tokenizer)["model"], seen)
     if type(tokenizer).__name__ == M2M100:
-        # As merges, of which there are the same tokens.
-        model = json.loads(build_tokenizer(tokenizer).to_str())["model"]
-        return _short_tokens(model, seen) | {*tokenizer.lang_token_to_id.values()}
+        return _short_tokens(_bpe_model(tokenizer), seen) | {*tokenizer.lang_token_to_id.values()}
     ids = tokenizer.target_encoder if target else tokenizer.encoder
     return {i for piece, i in ids.items() if is_short(piece)}
 
@@ -273,6 +186,22 @@ def _short_tokens(model: dict[str, Any], seen: Collection[int]) -> set[int]:
         parts = {y for x, i in ids.items() if i in seen for y in _parts(x, merges, model)}
         kept |= {ids[part] for part in parts if part in ids}
     return kept
+
+
+def _bpe_model(tokenizer: Any) -> dict[str, Any]:
+    """The SentencePiece model of M2M100 as a `tokenizer.json` has it; merges make its tokens."""
+    ids, found = tokenizer.encoder, read_sentencepiece(Path(tokenizer.spm_file))
+    scores = {p.piece: p.score for p in found.pieces if p.type == p.NORMAL and p.piece in ids}
+    merges = generate_merges({piece: ids[piece] for piece in scores}, scores)
+    affixes = dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"))
+    unknown = tokenizer.unk_token
+    return {"type": "BPE", "vocab": ids, "merges": merges, "unk_token": unknown, **affixes}
+
+
+def is_short(piece: str) -> bool:
+    """Whether a piece is one character or byte, with or without a mark of a word's start or end."""
+    letters = piece.strip("\u2581\u0120").removesuffix("</w>")
+    return len(letters) <= 1 or _BYTE.fullmatch(piece) is not None
 
 
 def merges_of(model: dict[str, Any]) -> Merges:
@@ -300,7 +229,7 @@ def _parts(piece: str, merges: Merges, model: dict[str, Any]) -> set[str]:
     return parts
 
 
-def _unknown_pieces(tokenizer: Any, texts: Iterable[str], *, target: bool = False) -> set[str]:
+def unknown_pieces(tokenizer: Any, texts: Iterable[str], *, target: bool = False) -> set[str]:
     """Pieces of some texts that the vocabulary of a Marian tokenizer has no token for."""
     ids = tokenizer.target_encoder if target and tokenizer.separate_vocabs else tokenizer.encoder
     if target:
@@ -358,35 +287,3 @@ def _balanced(
             side |= {*spare[:missing]}
         last = token
     return map(sorted, kept)
-
-
-def require_same_tokens(
-    whole: Any, smaller: Any, kept: KeptIds, served: Sequence[ServedTexts]
-) -> None:
-    """Check that texts have the tokens that they had, singly and, of an encoder, as pairs.
-
-    Args:
-        whole: the tokenizer with all tokens.
-        smaller: the one with fewer.
-        kept: which these are.
-        served: what the model reads, and what it writes if it does.
-
-    Raises:
-        VerificationError: a text has others.
-    """
-
-    def require_same(texts: ServedTexts, old: Sequence[int], *both: list[list[int]]) -> None:
-        for ids, new_ids in zip(*both, strict=True):
-            if ids != [old[i] for i in new_ids]:
-                raise VerificationError(
-                    f"the smaller tokenizer splits a text of {texts.file.path} with {len(ids)} "
-                    "tokens differently; please report this with the checkpoint's name",
-                    id="tokenizer-encodes-differently",
-                )
-
-    for texts, old in zip(served, (kept.sources, kept.targets), strict=False):
-        for chunk in texts.chunks():
-            require_same(texts, old, *(texts.ids(x, chunk) for x in (whole, smaller)))
-    if len(served) == 1:
-        pairs = {"text": (some := served[0].some()), "text_pair": some[::-1]}
-        require_same(served[0], kept.sources, *(_ids(x, **pairs) for x in (whole, smaller)))

@@ -18,12 +18,19 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from compressor.errors import InputError
-from compressor.export.kept_tokens import M2M100, MARIAN, KeptIds, change_inserted, merges_of
-from compressor.export.tokenizer import read_sentencepiece
-from compressor.export.vocabulary import is_short
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.kept_tokens import (
+    M2M100,
+    MARIAN,
+    KeptIds,
+    change_inserted,
+    is_short,
+    merges_of,
+)
 from compressor.model.modes import quiet_transformers
 from compressor.model.stored_tokenizer import open_tokenizer, remember_limits
 from compressor.model.tokenizer import (
+    read_sentencepiece,
     reopened,
     save_tokenizer,
     tokens_by_side,
@@ -34,18 +41,23 @@ _PIECES = {MARIAN: ("source.spm", "target.spm"), M2M100: ("sentencepiece.bpe.mod
 _JSON, _SETTINGS = "tokenizer.json", "tokenizer_config.json"  # the files of a fast tokenizer
 
 
-def cut_tokenizer(tokenizer: Any, kept: KeptIds, name: str, *, writes: bool) -> Any:
-    """A tokenizer with only the kept tokens, in their order.
+def cut_tokenizer(
+    checkpoint: Checkpoint, kept: KeptIds, unknown: Sequence[Collection[str]] = ((), ())
+) -> Any:
+    """The tokenizer of a checkpoint with only the kept tokens, in their order.
+
+    It is saved, cut in its files, and opened again.
 
     Args:
-        tokenizer: that is saved, cut in its files, and opened again.
+        checkpoint: whose tokenizer stays as it is.
         kept: which tokens.
-        name: of the checkpoint, for the message.
-        writes: whether it is a model's that writes texts.
+        unknown: pieces without a token that the source's and the target's model of SentencePiece
+            keep, so that a text is split as before.
 
     Raises:
         InputError: its class does not open the files, or adds tokens.
     """
+    tokenizer, writes = checkpoint.tokenizer, checkpoint.entry.decoder is not None
     folder = tempfile.TemporaryDirectory(prefix="compress-")
     directory = Path(folder.name)
     with quiet_transformers():
@@ -56,7 +68,7 @@ def cut_tokenizer(tokenizer: Any, kept: KeptIds, name: str, *, writes: bool) -> 
                 if path.name not in (_JSON, _SETTINGS):
                     path.unlink()  # a vocabulary in another form, with all tokens
         else:
-            _cut_sentencepiece(tokenizer, directory, kept)
+            _cut_sentencepiece(tokenizer, directory, kept, unknown)
         tokens = tokenizer.convert_ids_to_tokens(kept.sources)
         _cut_settings(directory / _SETTINGS, kept.sources, tokens)
         opened = open_tokenizer(directory, writes=writes)
@@ -73,8 +85,8 @@ def cut_tokenizer(tokenizer: Any, kept: KeptIds, name: str, *, writes: bool) -> 
     )
     if not tokens_by_side(smaller) == tokens_by_side(opened) == wanted:
         raise InputError(
-            f"the tokenizer of {name} ({type(tokenizer).__name__}) cannot be loaded with fewer "
-            "tokens; leave --source-text out",
+            f"the tokenizer of {checkpoint.name} ({type(tokenizer).__name__}) cannot be loaded "
+            "with fewer tokens; leave --source-text out",
             id="tokenizer-cannot-be-cut",
         )
     return smaller
@@ -143,7 +155,9 @@ def _cut_settings(path: Path, kept: Sequence[int], tokens: Collection[str]) -> N
     path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
 
 
-def _cut_sentencepiece(tokenizer: Any, directory: Path, kept: KeptIds) -> None:
+def _cut_sentencepiece(
+    tokenizer: Any, directory: Path, kept: KeptIds, unknown: Sequence[Collection[str]]
+) -> None:
     """Cut the vocabularies and models of a saved tokenizer of Marian or M2M100, in place."""
     name = type(tokenizer).__name__
     vocabularies = {_VOCABULARY: _numbered(tokenizer.encoder, kept.sources)}
@@ -154,7 +168,7 @@ def _cut_sentencepiece(tokenizer: Any, directory: Path, kept: KeptIds) -> None:
     for file, tokens in vocabularies.items():
         text = json.dumps(tokens, ensure_ascii=False)
         (directory / file).write_text(text, encoding="utf-8")
-    for file, tokens, others in zip(_PIECES[name], of_models, kept.unknown, strict=False):
+    for file, tokens, others in zip(_PIECES[name], of_models, unknown, strict=False):
         _cut_model(directory / file, {*tokens, *others})
 
 
