@@ -14,8 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from transformers.tokenization_utils_base import generate_merges
-
 from compressor.errors import InputError
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.languages import kept_languages
@@ -190,6 +188,8 @@ def _short_tokens(model: dict[str, Any], seen: Collection[int]) -> set[int]:
 
 def _bpe_model(tokenizer: Any) -> dict[str, Any]:
     """The SentencePiece model of M2M100 as a `tokenizer.json` has it; merges make its tokens."""
+    from transformers.tokenization_utils_base import generate_merges
+
     ids, found = tokenizer.encoder, read_sentencepiece(Path(tokenizer.spm_file))
     scores = {p.piece: p.score for p in found.pieces if p.type == p.NORMAL and p.piece in ids}
     merges = generate_merges({piece: ids[piece] for piece in scores}, scores)
