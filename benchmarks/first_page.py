@@ -115,11 +115,7 @@ def _encoder_line() -> list[str]:
 
 
 def _report(name: str, recovery: str) -> Report:
-    reports = tradeoff.load_reports(name)
-    return next(
-        x for x in reports
-        if recovery in {tradeoff.recovery_of(v) for v in x.variants if not tradeoff.is_dense(v)}
-    )  # fmt: skip
+    return next(x for x in tradeoff.load_reports(name) if tradeoff.of_report(x) == recovery)
 
 
 def choice() -> str:

@@ -2,13 +2,17 @@
 
     python -m benchmarks.tradeoff translator --output OUT --data TATOEBA
     python -m benchmarks.tradeoff classifier --output OUT --data CLINC150 --model FINE_TUNED
+    python -m benchmarks.tradeoff long-classifier --output OUT --data R8 --model FINE_TUNED \
+        --calibration train.tsv --prune all
 
 Compresses a model to several shares of its multiply-adds with `compress run`, in fp32, int8 and
 what the other engines of --engines compute in, and times every build in turns with the dense ones.
-DATA holds valid.tsv (calibration) and test.tsv. With --recover reconstruct+distill --distill-text
+With --prune all tokens are removed too, in a report of its own. DATA holds valid.tsv (calibration)
+and test.tsv. With --recover reconstruct+distill --distill-text
 FILE the recovery also trains; give it the same shares, so that each point has its counterpart. The
-report goes to benchmarks/results/tradeoff-NAME-RECOVER.json; table and figure are drawn from all
-reports of the name. The same command resumes a stopped run; --draw computes nothing.
+report goes to benchmarks/results/tradeoff-NAME-RECOVER.json (tradeoff-NAME-RECOVER-all.json); table
+and figure are drawn from all reports of the name. The same command resumes a stopped run; --draw
+computes nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +29,10 @@ from compressor.steps.results import Comparison, Timing, Variant
 from compressor.tasks import TASKS
 
 MACS = "0.7,0.5,0.4,0.3,0.25"
-BATCHES = [16, 64]
+BATCHES = [1, 16, 64]
 LIMITS = (0.5, 1.0)  # points of the main metric
 UNIT = {"translation": "BLEU", "classification": "accuracy, %"}
+NAMES = ["translator", "classifier", "long-classifier"]
 DENSE_NAME = "dense"
 # Engine and precision -> label, marker and line.
 LOOKS = {
@@ -93,11 +98,17 @@ def looks(reports: Sequence[Report]) -> dict[tuple[str, str], tuple[str, str, st
     return {build: look for build, look in LOOKS.items() if build in there}
 
 
+def timed_batches(reports: Sequence[Report]) -> list[int]:
+    """The batch sizes that all reports have."""
+    timed = [{row.batch_size for row in x.throughput.rows} for x in reports if x.throughput]
+    return sorted(set.intersection(*timed))
+
+
 def table(reports: Sequence[Report], name: str) -> str:
     """Markdown: every build, then the fastest ones within each limit."""
-    first = reports[0]
+    first, sizes = reports[0], timed_batches(reports)
     assert first.throughput is not None
-    metric, batches = UNIT[first.task], [f"batch {batch}" for batch in BATCHES]
+    metric, batches = UNIT[first.task], [f"batch {batch}" for batch in sizes]
     rows = []
     for report in reports:
         for variant in report.variants:
@@ -105,15 +116,15 @@ def table(reports: Sequence[Report], name: str) -> str:
             rows.append([
                 recovery_of(variant), variant.name, f"{found.pruned:.2f}",
                 pages.with_interval(found.difference, found.interval, "+"),
-                *(_speed(report, variant.name, batch) for batch in BATCHES),
-                *(f"{gain(report, variant.name, batch):.2f}" for batch in BATCHES),
+                *(_speed(report, variant.name, batch) for batch in sizes),
+                *(f"{gain(report, variant.name, batch):.2f}" for batch in sizes),
                 f"{variant.onnx_bytes / 1e6:.1f}",
             ])  # fmt: skip
     titles = ["recovery", "build", metric, "difference [95 %]"]
     titles += [*(f"{batch} (multiply-adds)" for batch in batches)]
     titles += [*(f"over the fastest dense, {batch}" for batch in batches), "ONNX, MB"]
     best = [
-        [f"{limit:g}", label, *(_fastest(reports, build, b, limit) for b in BATCHES)]
+        [f"{limit:g}", label, *(_fastest(reports, build, b, limit) for b in sizes)]
         for limit in LIMITS
         for build, (label, *_) in looks(reports).items()
     ]
@@ -121,12 +132,20 @@ def table(reports: Sequence[Report], name: str) -> str:
     about = (
         f"{name}: {first.dense.parameters:,} parameters; {metric} on "
         f"{first.test.rows if first.test else 0:,} rows; {first.throughput.threads} "
-        f"thread{'s' * (first.throughput.threads != 1)}, {first.hardware.get('cpu', '')}. "
+        f"thread{'s' * (first.throughput.threads != 1)}, {_processors(reports)}. "
         "Times as fast as dense fp32, and as the fastest dense build of any engine, timed in turns "
         "with them; in brackets the ratio of multiply-adds; a run for each recovery."
     )
     builds = pages.markdown_table(titles, "llr", rows)
     return f"{about}\n\n{builds}\n\n{pages.markdown_table(best_titles, 'llr', best)}\n"
+
+
+def _processors(reports: Sequence[Report]) -> str:
+    """The processor, or of each recovery its own."""
+    by_recovery = {of_report(report): report.hardware.get("cpu", "") for report in reports}
+    if len(set(by_recovery.values())) == 1:
+        return next(iter(by_recovery.values()))
+    return "; ".join(f"{recovery}: {cpu}" for recovery, cpu in by_recovery.items())
 
 
 def _speed(report: Report, model: str, batch: int) -> str:
@@ -144,17 +163,25 @@ def _fastest(reports: Sequence[Report], build: tuple[str, str], batch: int, limi
 
 
 def recovery_of(variant: Variant) -> str:
-    """`reconstruct+distill` of the report's sentence about the recovery."""
+    """`reconstruct+distill` of the report's sentence about the recovery; whether tokens went."""
     if is_dense(variant):
         return "none"
-    return "+".join(part.partition(":")[0] for part in variant.recovery.split("; then "))
+    names = "+".join(part.partition(":")[0] for part in variant.recovery.split("; then "))
+    return f"{names}, tokens" if variant.handed_on else names
+
+
+def of_report(report: Report) -> str:
+    """The recovery of its deepest cut."""
+    cuts = [variant for variant in report.variants if not is_dense(variant)]
+    return recovery_of(min(cuts, key=lambda variant: variant.macs_share))
 
 
 def figure(reports: Sequence[Report], path: Path) -> None:
     """A panel per batch size: quality with 95 % intervals against measured speed-up."""
-    width, count = 5.4 * len(BATCHES), len(BATCHES)
+    batches = timed_batches(reports)
+    width, count = 5.4 * len(batches), len(batches)
     with pages.drawing(path, width, 4.8, ncols=count, sharey=True) as (drawn, (panels,)):
-        for panel, batch in zip(panels, BATCHES, strict=True):
+        for panel, batch in zip(panels, batches, strict=True):
             _draw(panel, reports, batch)
             panel.set_title(f"batch {batch}", loc="left")
             panel.set_xlabel("times as fast as the fastest dense build, measured")
@@ -173,7 +200,7 @@ def _draw(panel: Any, reports: Sequence[Report], batch: int) -> None:
         points = [point for report in reports for point in _points(report, build, batch)]
         _series(panel, points, label=f"{label}, dense", marker=marker, color=DENSE)
     for place, report in enumerate(reports):
-        recovery = next(recovery_of(v) for v in report.variants if not is_dense(v))
+        recovery = of_report(report)
         for build, (label, marker, line) in looks(reports).items():
             _series(
                 panel, _points(report, build, batch, cuts=True), line,
@@ -213,18 +240,19 @@ def _series(panel: Any, points: Sequence[Point], line: str = "", **look: Any) ->
 
 
 def _problem(args: Any) -> str:
-    needed = [args.output, args.data, *([args.model] if args.name == "classifier" else [])]
+    needed = [args.output, args.data, *([args.model] if args.name != "translator" else [])]
     there = args.draw or all(needed)
-    return "" if there else "give --output, --data, and --model for the classifier; or --draw"
+    return "" if there else "give --output, --data, and --model for a classifier; or --draw"
 
 
 def main() -> None:
     parser = pages.arguments(__doc__, _problem)
-    parser.add_argument("name", choices=["translator", "classifier"])
+    parser.add_argument("name", choices=NAMES)
     parser.add_argument("--output", type=Path, help="directory of the run")
     parser.add_argument("--data", help="directory with the calibration rows and test.tsv")
     parser.add_argument("--calibration", default="valid.tsv", help="file in --data")
     parser.add_argument("--model", help="the fine-tuned classifier")
+    parser.add_argument("--prune", choices=["both", "all"], help="heads and neurons; tokens too")
     parser.add_argument("--macs", default=MACS)
     parser.add_argument("--engines", help="measured too, after onnxruntime")
     parser.add_argument("--recover", default="reconstruct")
@@ -250,7 +278,7 @@ def main() -> None:
             "distill_epochs": args.epochs,
             "distill_minutes": args.minutes,
         }
-        same = ["macs", "engines", "recover", "drop_layers", "threads", "test_rows"]
+        same = ["macs", "prune", "engines", "recover", "drop_layers", "threads", "test_rows"]
         same += ["distill_text", "distill_precision", "learning_rate"]
         options |= {name: getattr(args, name) for name in same}
         precisions = ["fp32,int8"]
@@ -260,7 +288,8 @@ def main() -> None:
         text = (args.output / "report.json").read_text(encoding="utf-8")
         for path in (str(args.output), str(args.data), args.model or str(example.model())):
             text = text.replace(path, Path(path).name)  # nothing of this machine's directories
-        kept = pages.RESULTS / f"tradeoff-{args.name}-{args.recover}.json"
+        units = "-all" if args.prune == "all" else ""
+        kept = pages.RESULTS / f"tradeoff-{args.name}-{args.recover}{units}.json"
         kept.write_text(text, encoding="utf-8")
     reports = load_reports(args.name)
     figure(reports, pages.RESULTS / f"tradeoff-{args.name}.png")

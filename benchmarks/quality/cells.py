@@ -24,6 +24,7 @@ from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import prune, restore_shape
 from compressor.options import sections
 from compressor.options.inputs import read as read_rows
+from compressor.options.inputs import reading
 from compressor.progress import Progress
 from compressor.recovery import RECOVERIES, Recovered
 from compressor.recovery.planning import RecoveryPlan, recover
@@ -113,7 +114,7 @@ class Experiment:
         self.full = Mask.full(self.layers)
         self.floors = {"heads": parse_floors("1", self.full), "macs": parse_floors("0", self.full)}
         self.task = TASKS[self.checkpoint.task]
-        rows = read_rows(data, self.checkpoint, self.task)
+        rows = read_rows(data, self.checkpoint, reading(data, self.checkpoint))
         assert rows.calibration is not None
         assert rows.test is not None
         self.test = rows.test

@@ -69,9 +69,10 @@ class Counts(Budget):
 
     def require_possible(self, limits: Limits) -> None:
         """Raise `UsageError` if the floors keep more units than it wants in a pool."""
-        for pool, wanted in self.amounts(limits.full).items():
-            totals = limits.full.totals().items()
-            sizes = {name: size for name, size in totals if belongs(name, pool)}
+        amounts = self.amounts(limits.full)
+        totals = limits.full.totals()
+        for pool, wanted in amounts.items():
+            sizes = {name: size for name, size in totals.items() if belongs(name, pool)}
             needed = sum(min(size, limits.floors[kind_of(name)]) for name, size in sizes.items())
             if wanted < needed:
                 unit = f"{UNITS_OF[pool]} of {pool}" if pool in UNITS_OF else pool

@@ -40,9 +40,11 @@ MULTIPLES: Multiples = {HEADS: 1, NEURONS: 32}  # 32 neurons suit vector units
 
 def parse_amount(mode: Literal["keep", "remove"], text: str, full: Mask) -> dict[str, int]:
     """Read `--keep` or `--remove`: the units to keep per pool; other pools keep all of theirs."""
+    pools = _pools(full)
+    totals = {pool: full.total(pool) for pool in pools}
     option, keep = f"--{mode}", dict[str, int]()
-    for pool, amount in _parts(option, text, _pools(full), HEADS).items():
-        total, units = full.total(pool), units_of(pool)
+    for pool, amount in _parts(option, text, totals, HEADS).items():
+        total, units = totals[pool], units_of(pool)
         share = _fraction(amount)
         if amount.isdecimal() and units != TOKENS:
             count = int(amount)

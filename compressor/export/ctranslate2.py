@@ -19,8 +19,8 @@ from torch import Tensor
 from compressor.errors import InputError
 from compressor.export.task_graphs import Batches, Network
 from compressor.export.verify import translation_check
-from compressor.export.vocabulary import OutputLayer, bias_of, generation_settings, greedy
-from compressor.model.generation import save_generation
+from compressor.export.vocabulary import OutputLayer, bias_of
+from compressor.model.generation import generation_settings, greedy, save_generation
 from compressor.model.languages import languages
 from compressor.model.modeling_pruned import BIAS_TABLE, OutputBias
 from compressor.model.tokenizer import save_tokenizer, target_ids

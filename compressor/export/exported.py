@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.budgets.unit_costs import UnitCosts
-from compressor.export.fewer_tokens import embedding_rows
 from compressor.export.precision_names import BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, expect_answers, write_precision
 from compressor.export.task_graphs import Network, export_model, graph_bytes
@@ -16,6 +15,7 @@ from compressor.model.location import weight_files
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.token_selection import hands_on_fewer
+from compressor.model.token_tables import count_tokens
 from compressor.model.weights import count_parameters
 from compressor.recovery.pruned import recovered_checkpoint
 from compressor.runtime.engines import engine_class
@@ -249,7 +249,7 @@ def describe(model: nn.Module, mask: Mask, *, graphs: Path, weights: Path, **fac
     )
     tenths = mask.handed_on()
     tokens = count_output_tokens(graphs)
-    rows, stored = embedding_rows(model)
+    rows, token_weights = count_tokens(model)
     files = weight_files(weights, allow_pickle=True)  # that were loaded already
     measured: dict[str, Any] = {
         "directory": "",
@@ -264,7 +264,7 @@ def describe(model: nn.Module, mask: Mask, *, graphs: Path, weights: Path, **fac
         "onnx_bytes": graph_bytes(graphs),
         "output_tokens": tokens,
         "embedding_rows": rows,
-        "embedding_bytes": stored,
+        "embedding_bytes": 4 * token_weights,  # in float32
         "precision": BASE,
         "recovery": "none",
     }

@@ -24,9 +24,10 @@ from compressor.export.task_graphs import Batches, Inputs, Network, TaskGraphs
 from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.export.translator_graphs import TranslatorEncoder
 from compressor.export.verify import Compared, Expected, Spooled
-from compressor.export.vocabulary import OutputLayer, embedding_only, generation_settings, greedy
+from compressor.export.vocabulary import OutputLayer, embedding_only
 from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.generation import generation_settings, greedy, searched, up_to_end
 from compressor.model.memory import release
 from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY
 from compressor.runtime.engines import Setup, TranslatorEngine
@@ -161,7 +162,7 @@ class TranslatorGraphs(TaskGraphs):
         """Compare the answers of the model's own number of beams to some rows of each batch."""
         artifact: TranslationArtifact = runtime.artifact
         settings = artifact.generation
-        tokens = runtime.tokens.ids.tolist()
+        tokens, answer = runtime.tokens.ids.tolist(), (settings.eos_token_id, artifact.pad_token_id)
         rows = 0
         if settings.num_beams == 1:
             return []
@@ -177,10 +178,9 @@ class TranslatorGraphs(TaskGraphs):
             options = {"max_new_tokens": most, "suppress_tokens": settings.suppress_tokens}
 
             def search(inputs: Inputs = inputs, options: Any = options) -> list[list[int]]:
-                answers = vocabulary.searched(model, inputs, tokens, **options)
-                return [_answer_in(row[1:], artifact) for row in answers]
+                return searched(model, inputs, *answer, tokens, **options)
 
-            verify.require_searched(model, search, [_answer_in(row, artifact) for row in found])
+            verify.require_searched(model, search, [up_to_end(row, *answer) for row in found])
             rows += len(found)
         return [verify.search_check(rows, settings.num_beams)]
 
@@ -266,15 +266,6 @@ class TranslatorGraphs(TaskGraphs):
 def _most_steps(settings: Generation, sources: Any) -> int:
     """How many tokens to compare at most, for sources [rows, tokens]."""
     return min(settings.limit, _COMPARED + 2 * sources.shape[1])
-
-
-def _answer_in(row: list[int], artifact: TranslationArtifact) -> list[int]:
-    """The tokens up to the first end, and before padding, which a search puts behind an answer."""
-    ends = artifact.generation.eos_token_id
-    for i, token in enumerate(row):
-        if token in ends or token == artifact.pad_token_id:
-            return row[: i + (token in ends)]
-    return row
 
 
 def _along_greedy(

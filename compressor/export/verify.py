@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import VerificationError
-from compressor.export.vocabulary import perturbed
+from compressor.model.generation import perturbed
 from compressor.model.token_selection import undecided_text
 from compressor.steps.results import Check
 

@@ -1,4 +1,4 @@
-"""The tokens that a decoder's output can contain, and its generation settings.
+"""The tokens that a decoder's output can contain.
 
 The embedding table and the output layer of an exported decoder have rows for these tokens only.
 """
@@ -6,20 +6,18 @@ The embedding table and the output layer of an exported decoder have rows for th
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from compressor.model.architectures import architecture_of
-from compressor.model.generation import generate
+from compressor.model.generation import generation_settings
+from compressor.model.kept_tokens import is_short
 from compressor.model.memory import release
-from compressor.model.modes import hooks, shared_copy
+from compressor.model.modes import shared_copy
 from compressor.model.tokenizer import read_sentencepiece
 from compressor.runtime.batching import in_chunks
 from compressor.tasks.encoder_decoder import require_target_language
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
 
 CHUNK = 2000  # texts per call of the tokenizer
-_BYTE = re.compile("<0x[0-9A-F]{2}>")
 MIN_SAVING = 0.05  # share of the vocabulary that justifies a second numbering of tokens
 MIN_BLOCK_WIDTH = 16  # tokens in a block of `best_tokens`: smaller ones save no time
 
@@ -60,12 +57,13 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
         never = {x for x in source - target - special if not known.isdisjoint(x)}
         kept -= {ids[piece] for piece in never if piece in ids}
     if seen is not None:
+        short = {ids[token] for token in ids if is_short(token)}
         inserted = set(tokenizer.convert_tokens_to_ids(list(special)))
         settings = generation_settings(checkpoint.model)  # of the search
         for name in ("decoder_start", "eos", "forced_bos", "forced_eos"):
             value = settings[f"{name}_token_id"]
             inserted |= set(value) if isinstance(value, list) else {value}
-        kept &= {*seen, *inserted, *(ids[x] for x in ids if is_short(x))}
+        kept &= {*seen, *inserted, *short}
     if len(kept) > (1 - MIN_SAVING) * len(ids):
         return None
     more = -len(kept) % MIN_BLOCK_WIDTH  # up to a multiple, which `best_tokens` can divide
@@ -104,12 +102,6 @@ def _pieces(path: str) -> set[str]:
     model = read_sentencepiece(Path(path))
     kind = model.SentencePiece
     return {p.piece for p in model.pieces if p.type in (kind.NORMAL, kind.USER_DEFINED)}
-
-
-def is_short(piece: str) -> bool:
-    """Whether a piece is one character or byte, with or without a mark of a word's start or end."""
-    letters = piece.strip("\u2581\u0120").removesuffix("</w>")
-    return len(letters) <= 1 or _BYTE.fullmatch(piece) is not None
 
 
 class OutputLayer(nn.Module):
@@ -174,116 +166,9 @@ def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) ->
         decoder.embed_tokens = original
 
 
-@contextmanager
-def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
-    """Within the context, the PyTorch model gives all other tokens a probability of 0."""
-    projection = model.get_output_embeddings()
-    left_out = torch.ones(projection.out_features, dtype=torch.bool)
-    left_out[list(tokens)] = False  # [vocabulary]
-    hook = projection.register_forward_hook(lambda *x: x[2].masked_fill(left_out, -torch.inf))
-    with hooks([hook]):
-        yield
-
-
-def greedy(
-    model: Any, batch: Mapping[str, Tensor], tokens: Sequence[int], most: int
-) -> tuple[dict[str, NDArray[Any]], NDArray[Any], Iterator[NDArray[Any]]]:
-    """Decode greedily with PyTorch, with some tokens alone.
-
-    Args:
-        model: an encoder-decoder.
-        batch: `input_ids` and `attention_mask`, [rows, source].
-        tokens: ids that may be generated.
-        most: how many to generate at most.
-
-    Returns:
-        The inputs as arrays; the outputs [rows, steps + 1], from the start token on; and for each
-        row the logits of all tokens along them, [steps, vocabulary].
-    """
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    with restricted(model, tokens):
-        outputs = generate(model, inputs, num_beams=1, max_new_tokens=most)
-    forced = {**inputs, "decoder_input_ids": outputs[:, :-1]}
-    # Row by row, since logits of all tokens take as much memory as a small model.
-    rows = ({n: x[row : row + 1] for n, x in forced.items()} for row in range(len(outputs)))
-    arrays = {name: value.numpy() for name, value in inputs.items()}
-    return arrays, outputs.numpy(), (model(**row).logits[0].numpy() for row in rows)
-
-
-def searched(
-    model: Any, batch: Mapping[str, Tensor], tokens: Sequence[int], **options: Any
-) -> list[list[int]]:
-    """Generate with PyTorch, with some tokens alone.
-
-    Args:
-        model: an encoder-decoder.
-        batch: `input_ids` and `attention_mask`, [rows, source].
-        tokens: ids that may be generated.
-        options: of `generate`.
-
-    Returns:
-        The start token first, and padded.
-    """
-    with restricted(model, tokens):
-        rows: list[list[int]] = generate(model, batch, **options).tolist()
-    return rows
-
-
-@contextmanager
-def perturbed(model: Any, share: float, seed: int) -> Iterator[None]:
-    """Change, within the context, the PyTorch model's logits a little, at random.
-
-    Args:
-        model: an encoder-decoder.
-        share: of the largest logit, by which they are off at most.
-        seed: of the random numbers.
-    """
-    generator = torch.Generator().manual_seed(seed)
-
-    def change(module: nn.Module, inputs: object, logits: Tensor) -> Tensor:
-        noise = 2 * torch.rand(logits.shape, generator=generator) - 1
-        largest = logits.where(logits.isfinite(), 0).abs().max()
-        return logits + share * largest * noise.to(logits)
-
-    with hooks([model.get_output_embeddings().register_forward_hook(change)]):
-        yield
-
-
 def bias_of(model: Any) -> Tensor:
     """The bias of the logits, [tokens]; zeros without one."""
     name = architecture_of(model).logits_bias
     weight: Tensor = model.lm_head.weight
     bias: Tensor = weight.new_zeros(1, len(weight)) if name is None else getattr(model, name)
     return bias[0]
-
-
-def generation_settings(model: nn.Module) -> dict[str, Any]:
-    """The settings of the generation configuration that the runtime needs, with defaults."""
-    settings: Any = model.generation_config
-    end = settings.eos_token_id
-    ends = [] if end is None else [end] if isinstance(end, int) else list(end)
-    # As in `generate`, an end token is never banned as a word.
-    banned = sorted({word[0] for word in settings.bad_words_ids or []} - set(ends))
-    # Numbers of tokens include the start token, as in `generate`.
-    min_length = settings.min_length or 0
-    if settings.min_new_tokens is not None:
-        min_length = int(settings.min_new_tokens) + 1
-    max_length = settings.max_length
-    if max_length is None and settings.max_new_tokens is None:
-        max_length = 21  # generate's default: the start token and 20 more
-    return {
-        "decoder_start_token_id": settings.decoder_start_token_id,
-        "eos_token_id": ends,
-        "max_length": max_length,
-        "max_new_tokens": settings.max_new_tokens,
-        "min_length": min_length,
-        "num_beams": settings.num_beams or 1,
-        "length_penalty": 1.0 if settings.length_penalty is None else settings.length_penalty,
-        "early_stopping": settings.early_stopping or False,
-        "forced_bos_token_id": settings.forced_bos_token_id,
-        "forced_eos_token_id": settings.forced_eos_token_id,  # one, or several that tie
-        "bad_words_ids": [[token] for token in banned],
-        "suppress_tokens": sorted(set(settings.suppress_tokens or [])),
-        "no_repeat_ngram_size": settings.no_repeat_ngram_size or 0,
-        "renormalize_logits": bool(settings.renormalize_logits),
-    }

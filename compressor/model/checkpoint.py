@@ -49,7 +49,7 @@ from compressor.model.tokenizer import (
 )
 from compressor.model.weights import computed_weights, load_model
 from compressor.storage.files import write_json
-from compressor.storage.manifest import require_checkpoint_unchanged
+from compressor.storage.manifest import require_checkpoint_unchanged, require_own_files
 
 SHARD_BYTES = 50 * 10**9  # of a file of weights in float32, as transformers has it
 
@@ -168,7 +168,7 @@ def open_checkpoint(
             incomplete, or the checkpoint is pruned where a dense one is wanted.
     """
     directory = location.resolve(model, revision, allow_pickle)
-    location.require_own_files(directory)
+    require_own_files(directory)
     if verify:
         require_checkpoint_unchanged(directory, warn=(directory / PRUNING_RECORD).exists())
     sentence = read_sentence_settings(directory)
@@ -182,6 +182,7 @@ def open_checkpoint(
             id="checkpoint-already-pruned",
         )
     pruning_record.without_code(config)
+    weights = location.weight_files(directory, allow_pickle)
     files = CheckpointFiles(
         directory=directory,
         name=model,
@@ -189,7 +190,7 @@ def open_checkpoint(
         config=config,
         sentence=sentence,
         pruning=pruning,
-        tensors=location.stored_tensors(location.weight_files(directory, allow_pickle)),
+        tensors=location.stored_tensors(weights),
         generation=read_generation(directory, config),
         allow_pickle=allow_pickle,
         trust_remote_code=trust_remote_code,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from compressor.model.architecture import (
 )
 from compressor.model.architectures import architecture
 from compressor.model.location import CONFIG_FILE, require_checkpoint
-from compressor.model.reading import malformed, read_object
+from compressor.model.reading import errors_of, malformed, read_object
 from compressor.model.stored_configuration import follow_stored
 from compressor.storage.input_files import shown
 
@@ -76,23 +76,22 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
     path = directory / CONFIG_FILE
     values = read_object(path, _MALFORMED)
     entry = architecture(str(values.get("model_type", "none"))[:100], str(directory))
-    _require_variant(values, entry, path)
-    _require_none(_wrong_sizes(values, entry), path)
-    try:
-        config = transformers.AutoConfig.from_pretrained(
+    bounds = entry.size_bounds()
+    with errors_of(path, _MALFORMED):
+        _require_variant(values, entry, path)
+        _require_sizes(values, bounds)
+        config: Any = transformers.AutoConfig.from_pretrained(
             directory, local_files_only=True, trust_remote_code=trust_remote_code
         )
-    except Exception as error:  # whatever the library trips over is in the files
-        raise malformed(path, error, _MALFORMED) from error
-    follow_stored(config, values, entry, path)
-    _require_none(_wrong_values(config, entry, path), path)
-    refused = entry.refuse(config)
-    if refused is not None:
-        raise _unsupported(
-            path, f"describes a model of type {config.model_type} that cannot be pruned", refused
-        )
-    if entry.decoder is None:
-        _require_none(_wrong_class_names(values, config), path)
+        follow_stored(config, values, entry, path)
+        loaded = {name: getattr(config, name, None) for name in bounds}  # whatever its name is
+        _require_sizes({name: x for name, x in loaded.items() if x is not None}, bounds)
+        _require_values(config, entry, path)
+        if (refused := entry.refuse(config)) is not None:
+            problem = f"describes a model of type {config.model_type} that cannot be pruned"
+            raise _unsupported(path, problem, refused)
+        if entry.decoder is None:
+            _require_class_names(values, config)
     # These change how the model is run, not what it computes; scoring and recovery rely on the
     # usual values.
     config._attn_implementation, config.output_attentions = None, False
@@ -161,26 +160,21 @@ def _unsupported(
     )
 
 
-def _wrong_sizes(values: Mapping[str, Any], entry: Architecture) -> Iterator[str]:
-    for name, (least, most) in entry.size_bounds().items():
+def _require_sizes(values: Mapping[str, Any], bounds: Mapping[str, tuple[int, int]]) -> None:
+    for name, (least, most) in bounds.items():
         value = values.get(name, least)
         is_left_out = value is None and name in _MAY_BE_NULL
         if not is_left_out and not (type(value) is int and least <= value <= most):
-            yield f"{name} is {shown(value, 40)}, not a number from {least} to {most:,}"
+            raise ValueError(f"{name} is {shown(value, 40)}, not a number from {least} to {most:,}")
 
 
-def _wrong_values(config: Any, entry: Architecture, path: Path) -> Iterator[str]:
-    """Find impossible values among those that transformers has made of the file's.
-
-    Whatever their names are there.
-    """
-    sizes = {name: getattr(config, name, None) for name in entry.size_bounds()}
-    yield from _wrong_sizes({n: v for n, v in sizes.items() if v is not None}, entry)
+def _require_values(config: Any, entry: Architecture, path: Path) -> None:
+    """Raise ValueError for an impossible value that transformers has made of the file's."""
     width = int(getattr(config, entry.width))
     for stack in entry.stacks if entry.head_width is None else ():
         heads = int(getattr(config, stack.heads))
         if width % heads:
-            yield f"{stack.heads} is {heads}, which does not divide the width {width}"
+            raise ValueError(f"{stack.heads} is {heads}, which does not divide the width {width}")
     if entry.decoder is not None:
         encoder, decoder = (getattr(config, stack.layers) for stack in entry.stacks)
         entry.require_depth(encoder, decoder, str(path))
@@ -190,57 +184,48 @@ def _wrong_values(config: Any, entry: Architecture, path: Path) -> Iterator[str]
         ids = getattr(config, name, None)
         for value in ids if isinstance(ids, list) else [ids]:
             if value is not None and not (type(value) is int and 0 <= value < rows):
-                yield f"{name} is {shown(value, 40)}, not a token below {rows:,}"
+                raise ValueError(f"{name} is {shown(value, 40)}, not a token below {rows:,}")
     for name in _ACTIVATIONS:
         value = getattr(config, name, None)
         if value not in (None, *ACT2FN):
-            yield f"{name} is {shown(value, 40)}, which transformers does not know"
+            raise ValueError(f"{name} is {shown(value, 40)}, which transformers does not know")
     for name, value in vars(config).items():
         if isinstance(value, float) and not math.isfinite(value):
-            yield f"{name} is {value}, not a finite number"
+            raise ValueError(f"{name} is {value}, not a finite number")
     if entry.positions_after_padding and config.pad_token_id is None:
-        yield "pad_token_id is missing, and positions are counted from it on"
+        raise ValueError("pad_token_id is missing, and positions are counted from it on")
     most = entry.most_positions(config)
     if most is not None and most < LEAST_TOKENS:
         name = str(entry.positions)
         behind = f" behind pad_token_id {config.pad_token_id}" * entry.positions_after_padding
-        yield (
+        raise ValueError(
             f"{name} is {getattr(config, name)}, which leaves a text {max(most, 0)} "
             f"positions{behind}, and it needs {LEAST_TOKENS}"
         )
     positions = config.max_position_embeddings if entry.computes_positions(config) else 0
     if positions * width > COMPUTED_POSITIONS:
-        yield f"{positions:,} positions of width {width:,} are too many"
+        raise ValueError(f"{positions:,} positions of width {width:,} are too many")
 
 
-def _wrong_class_names(values: Mapping[str, Any], config: Any) -> Iterator[str]:
-    """Find names of classes that contradict each other; transformers silently takes some."""
+def _require_class_names(values: Mapping[str, Any], config: Any) -> None:
+    """Raise ValueError for contradictory names of classes; transformers silently takes some."""
     names: dict[int, str] = config.id2label
     if set(names) != set(range(len(names))) or not all(isinstance(x, str) for x in names.values()):
-        yield "id2label does not give a name to each class from 0 on"
+        raise ValueError("id2label does not give a name to each class from 0 on")
     listed = values.get("id2label")
     for key in ("num_labels", "_num_labels"):
         count = values.get(key)
         if listed is not None and count not in (None, len(listed)):
-            yield f"{key} is {count}, and id2label has {len(listed)} names"
+            raise ValueError(f"{key} is {count}, and id2label has {len(listed)} names")
     for number, name in names.items():
         if not name.strip() or set(name) & set("\t\r\n"):
-            yield f"the name {name[:40]!r} of class {number} is not a line of text"
+            raise ValueError(f"the name {name[:40]!r} of class {number} is not a line of text")
     # In a cell with several labels, white space around a name does not count.
     for name, count in Counter(name.strip() for name in names.values()).items():
         if count > 1:
-            yield f"id2label gives {name[:40]!r} to two classes: rename one"
+            raise ValueError(f"id2label gives {name[:40]!r} to two classes: rename one")
     numbers = {name: number for number, name in names.items()}
     for name, number in (values.get("label2id") or {}).items():
         # Many files name classes in one of the two alone, and have LABEL_0 and so on in the other.
         if str(numbers.get(name, number if listed else None)) != str(number):
-            yield f"label2id has {name[:40]!r} for {number}, unlike id2label"
-
-
-def _require_none(reasons: Iterator[str], path: Path) -> None:
-    try:
-        reason = next(reasons, None)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:  # values of other kinds
-        raise malformed(path, error, _MALFORMED) from error
-    if reason is not None:
-        raise malformed(path, reason, _MALFORMED)
+            raise ValueError(f"label2id has {name[:40]!r} for {number}, unlike id2label")

@@ -1,4 +1,4 @@
-"""How a model generates: `generation_config.json`, checked when a checkpoint is opened.
+"""How a model generates: `generation_config.json`, checked when it is opened, and generation by it.
 
 `SUPPORTED`, `HARMLESS` and `NEUTRAL` together have every attribute of transformers'
 `GenerationConfig`, from version 5.17 on.
@@ -7,19 +7,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 import transformers
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, ValidationInfo
+from torch import Tensor, nn
 
 from compressor.errors import CompressWarning, UsageError, did_you_mean
 from compressor.model.architecture import decoder_tokens
-from compressor.model.architectures import architecture
 from compressor.model.location import CONFIG_FILE
-from compressor.model.modes import quiet_transformers
+from compressor.model.modes import hooks, quiet_transformers
 from compressor.model.reading import malformed, read_object, require_supported, unsupported
 from compressor.options.bounds import MOST_BEAMS
 
@@ -134,7 +137,7 @@ def read_generation(directory: Path, config: Any) -> GenerationSettings | None:
     Raises:
         InputError: the file cannot be read, or has settings that are not followed.
     """
-    if architecture(config.model_type).decoder is None:
+    if not config.is_encoder_decoder:
         return None
     path = directory / GENERATION_FILE
     path = path if path.exists() else directory / CONFIG_FILE
@@ -237,6 +240,128 @@ def generate(model: Any, inputs: Mapping[str, Any], **options: Any) -> Any:
             **_TOKENS_ALONE,
             **options,
         )
+
+
+def generation_settings(model: nn.Module) -> dict[str, Any]:
+    """The settings of the generation configuration that the runtime needs, with defaults."""
+    settings: Any = model.generation_config
+    end = settings.eos_token_id
+    ends = [] if end is None else [end] if isinstance(end, int) else list(end)
+    # As in `generate`, an end token is never banned as a word.
+    banned = sorted({word[0] for word in settings.bad_words_ids or []} - set(ends))
+    # Numbers of tokens include the start token, as in `generate`.
+    min_length = settings.min_length or 0
+    if settings.min_new_tokens is not None:
+        min_length = int(settings.min_new_tokens) + 1
+    max_length = settings.max_length
+    if max_length is None and settings.max_new_tokens is None:
+        max_length = 21  # generate's default: the start token and 20 more
+    return {
+        "decoder_start_token_id": settings.decoder_start_token_id,
+        "eos_token_id": ends,
+        "max_length": max_length,
+        "max_new_tokens": settings.max_new_tokens,
+        "min_length": min_length,
+        "num_beams": settings.num_beams or 1,
+        "length_penalty": 1.0 if settings.length_penalty is None else settings.length_penalty,
+        "early_stopping": settings.early_stopping or False,
+        "forced_bos_token_id": settings.forced_bos_token_id,
+        "forced_eos_token_id": settings.forced_eos_token_id,  # one, or several that tie
+        "bad_words_ids": [[token] for token in banned],
+        "suppress_tokens": sorted(set(settings.suppress_tokens or [])),
+        "no_repeat_ngram_size": settings.no_repeat_ngram_size or 0,
+        "renormalize_logits": bool(settings.renormalize_logits),
+    }
+
+
+@contextmanager
+def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
+    """Within the context, the PyTorch model gives all other tokens a probability of 0."""
+    projection = model.get_output_embeddings()
+    left_out = torch.ones(projection.out_features, dtype=torch.bool)
+    left_out[list(tokens)] = False  # [vocabulary]
+    hook = projection.register_forward_hook(lambda *x: x[2].masked_fill(left_out, -torch.inf))
+    with hooks([hook]):
+        yield
+
+
+def greedy(
+    model: Any, batch: Mapping[str, Tensor], tokens: Sequence[int], most: int
+) -> tuple[dict[str, NDArray[Any]], NDArray[Any], Iterator[NDArray[Any]]]:
+    """Decode greedily with PyTorch, with some tokens alone.
+
+    Args:
+        model: an encoder-decoder.
+        batch: `input_ids` and `attention_mask`, [rows, source].
+        tokens: ids that may be generated.
+        most: how many to generate at most.
+
+    Returns:
+        The inputs as arrays; the outputs [rows, steps + 1], from the start token on; and for each
+        row the logits of all tokens along them, [steps, vocabulary].
+    """
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with restricted(model, tokens):
+        outputs = generate(model, inputs, num_beams=1, max_new_tokens=most)
+    forced = {**inputs, "decoder_input_ids": outputs[:, :-1]}
+    # Row by row, since logits of all tokens take as much memory as a small model.
+    rows = ({n: x[row : row + 1] for n, x in forced.items()} for row in range(len(outputs)))
+    arrays = {name: value.numpy() for name, value in inputs.items()}
+    return arrays, outputs.numpy(), (model(**row).logits[0].numpy() for row in rows)
+
+
+def searched(
+    model: Any,
+    batch: Mapping[str, Tensor],
+    ends: Collection[int],
+    padding: int,
+    tokens: Sequence[int] | None = None,
+    **options: Any,
+) -> list[list[int]]:
+    """Generate with PyTorch, with some tokens alone.
+
+    Args:
+        model: an encoder-decoder.
+        batch: `input_ids` and `attention_mask`, [rows, source].
+        ends: ids of the tokens that end an answer.
+        padding: id of the token that stands behind it.
+        tokens: ids that may be generated; None for all.
+        options: of `generate`.
+
+    Returns:
+        `up_to_end` of each row.
+    """
+    with nullcontext() if tokens is None else restricted(model, tokens):
+        rows: list[list[int]] = generate(model, batch, **options).tolist()
+    return [up_to_end(row[1:], ends, padding) for row in rows]
+
+
+def up_to_end(row: list[int], ends: Collection[int], padding: int) -> list[int]:
+    """The tokens up to the first end, and before padding, which a search puts behind an answer."""
+    for i, token in enumerate(row):
+        if token in ends or token == padding:
+            return row[: i + (token in ends)]
+    return row
+
+
+@contextmanager
+def perturbed(model: Any, share: float, seed: int) -> Iterator[None]:
+    """Change, within the context, the PyTorch model's logits a little, at random.
+
+    Args:
+        model: an encoder-decoder.
+        share: of the largest logit, by which they are off at most.
+        seed: of the random numbers.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def change(module: nn.Module, inputs: object, logits: Tensor) -> Tensor:
+        noise = 2 * torch.rand(logits.shape, generator=generator) - 1
+        largest = logits.where(logits.isfinite(), 0).abs().max()
+        return logits + share * largest * noise.to(logits)
+
+    with hooks([model.get_output_embeddings().register_forward_hook(change)]):
+        yield
 
 
 def save_generation(settings: Any, directory: Path) -> None:

@@ -188,8 +188,11 @@ def set_languages(
             model.config.decoder_start_token_id = known[target]
 
 
-def kept_languages(tokenizer: Any, asked: Iterable[str], where: str) -> set[int]:
-    """Tokens of the languages that a translator translates from and into, and of others.
+def kept_languages(tokenizer: Any, asked: Iterable[str], where: str) -> tuple[set[int], set[int]]:
+    """Tokens of the languages that a smaller vocabulary keeps, and of those that it can do without.
+
+    Kept are those that a translator translates from and into, those that are asked for, and those
+    that the tokenizer's class lists: it adds their tokens whenever it is opened.
 
     Args:
         tokenizer: with its languages set.
@@ -199,14 +202,15 @@ def kept_languages(tokenizer: Any, asked: Iterable[str], where: str) -> set[int]
     Raises:
         UsageError: the model has no languages, or not that one.
     """
-    codes = text_codes(tokenizer)
-    known = {name: tokenizer.encoder[code] for name, code in codes.items()}
-    if languages(tokenizer):
-        known = _added_codes(tokenizer) | languages(tokenizer)
+    known, listed = languages(tokenizer), getattr(tokenizer, "lang_code_to_id", {})
+    named = {name: tokenizer.encoder[code] for name, code in text_codes(tokenizer).items()}
+    if known:
+        named = _added_codes(tokenizer) | known
         asked = [*asked, *filter(None, (tokenizer.src_lang, tokenizer.tgt_lang))]
     for code in asked:
-        _require_language("--keep-languages", code, known, where)
-    return {known[code] for code in asked}
+        _require_language("--keep-languages", code, named, where)
+    kept = {named[code] for code in asked} | {i for code, i in known.items() if code in listed}
+    return kept, {*known.values()} - kept
 
 
 def _store_source(tokenizer: Any) -> None:

@@ -17,7 +17,7 @@ from compressor.errors import InputError, cannot_read
 from compressor.model.reading import first_line, malformed, read_object
 from compressor.storage import manifest
 from compressor.storage.hashes import fingerprint
-from compressor.storage.input_files import MIB, inner_path, require_regular
+from compressor.storage.input_files import MIB, inner_path
 
 CONFIG_FILE = "config.json"
 WEIGHTS = "model.safetensors"
@@ -86,27 +86,17 @@ def checkpoint_files(directory: Path) -> list[Path]:
     return [directory / name for name in manifest.checkpoint_files(directory)]
 
 
-def require_own_files(directory: Path) -> None:
-    """Check that every file of a checkpoint is a regular file in its directory.
-
-    Links into the hub's cache, where downloaded checkpoints keep their files, are followed.
-
-    Raises:
-        InputError: one is a link to another place, or cannot be read.
-    """
-    try:
-        paths = sorted([*directory.iterdir(), *directory.glob(manifest.MODULES)])
-        files = [path for path in paths if not path.is_dir()]
-        manifest.require_no_links_out(directory, [str(x.relative_to(directory)) for x in files])
-        for path in files:
-            require_regular(path)
-    except OSError as error:
-        raise cannot_read(error.filename or directory, error) from error
-
-
 def require_checkpoint(directory: Path) -> None:
     """Raise InputError if a directory has no configuration, or is an adapter to a checkpoint."""
     adapter = directory / "adapter_config.json"
+    if not adapter.exists() and not (directory / CONFIG_FILE).exists():
+        _refuse_other_form(directory, "no config.json")
+        below = {*directory.glob("*/config.json"), *directory.glob("snapshots/*/config.json")}
+        hint = "give a checkpoint's directory"
+        if below:
+            hint = f"give {max(below).parent}, which has one"
+        lacks = "has no config.json" if any(directory.iterdir()) else "is empty"
+        raise InputError(f"{directory} {lacks}; {hint}", id="config-missing")
     if adapter.exists():
         id = "checkpoint-is-adapter"
         base = read_object(adapter, id).get("base_model_name_or_path")
@@ -116,13 +106,6 @@ def require_checkpoint(directory: Path) -> None:
             "save_pretrained, and give its directory",
             id=id,
         )
-    if (directory / CONFIG_FILE).exists():
-        return
-    _refuse_other_form(directory, "no config.json")
-    below = sorted({*directory.glob("*/config.json"), *directory.glob("snapshots/*/config.json")})
-    hint = f"give {below[-1].parent}, which has one" if below else "give a checkpoint's directory"
-    lacks = "has no config.json" if any(directory.iterdir()) else "is empty"
-    raise InputError(f"{directory} {lacks}; {hint}", id="config-missing")
 
 
 def _refuse_other_form(directory: Path, lacks: str) -> None:
@@ -210,7 +193,8 @@ def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
         except PermissionError as error:
             raise cannot_read(path, error) from error
         except Exception as error:  # whatever the libraries trip over is in the file
-            raise malformed(path, _reason(path, error), _UNREADABLE) from error
+            reason = _reason(path, error)
+            raise malformed(path, reason, _UNREADABLE) from error
         for name in sorted(stored.keys() & tensors.keys()):
             raise malformed(path, f"{name} is in another file, too", _UNREADABLE)
         stored |= tensors

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from compressor.errors import InputError
+from compressor.errors import CompressError, InputError
 from compressor.storage.input_files import read_json, shown
 from compressor.storage.wrong_values import wanted
 
@@ -19,6 +20,22 @@ def malformed(path: Path, reason: str | BaseException, id: str) -> InputError:
     return InputError(
         f"{path} cannot be used: {text}; get the checkpoint again, or mend the file", id=id
     )
+
+
+@contextmanager
+def errors_of(path: Path, id: str) -> Iterator[None]:
+    """Have the error of whatever is wrong within the block name the file that it is about.
+
+    Args:
+        path: the file whose contents are read in the block.
+        id: of the error.
+    """
+    try:
+        yield
+    except CompressError:
+        raise
+    except Exception as error:  # whatever the libraries trip over is in the file
+        raise malformed(path, error, id) from error
 
 
 def first_line(error: BaseException) -> str:

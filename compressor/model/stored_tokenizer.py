@@ -19,7 +19,6 @@ from tokenizers import Tokenizer, models
 from compressor.model.difficult_texts import difficult_texts, evenly_spread
 from compressor.model.modes import quiet_transformers
 from compressor.model.reading import read_object
-from compressor.storage.files import write_json
 from compressor.storage.input_files import shown
 
 SETTINGS = "tokenizer_config.json"
@@ -99,7 +98,8 @@ def save_pipeline(tokenizer: Any, directory: Path) -> None:
     settings["tokenizer_class"] = PLAIN_CLASS
     if name in _LANGUAGE_CLASSES:
         settings[LANGUAGE_CLASS] = name
-    write_json(path, settings)
+    text = json.dumps(settings, ensure_ascii=False, indent=1)
+    path.write_text(f"{text}\n", encoding="utf-8")
 
 
 def _class_of(stated: Mapping[str, Any]) -> Any:

@@ -20,18 +20,17 @@ _WORDS = ("bad_words_ids",)
 _TASKS = "task_specific_params"  # of a configuration: task -> settings as its own
 
 
-def token_tables(model: Any) -> list[Tensor]:
-    """All weights with a row for each token, [tokens, width]; tied ones once, a source's first."""
-    return [*{id(table): table for table, _ in _tables(model)}.values()]
-
-
-def count_token_weights(model: Any) -> int:
-    """Number of weights in these tables."""
-    return sum(table.numel() for table in token_tables(model))
+def count_tokens(model: Any) -> tuple[int, int]:
+    """Number of tokens with an embedding, a source's; and of weights that belong to tokens."""
+    tables = [*{id(table): table for table, _ in _tables(model)}.values()]
+    return len(tables[0]), sum(table.numel() for table in tables)
 
 
 def _tables(model: Any) -> Iterator[tuple[Tensor, bool]]:
-    """Tables [tokens, width], and whether their rows are tokens of the target; tied ones twice."""
+    """Tables [tokens, width], a source's first, and whether their rows are tokens of the target.
+
+    Tied ones come twice.
+    """
     if architecture_of(model).decoder is None:
         yield model.get_input_embeddings().weight, False
         return
@@ -61,21 +60,17 @@ def with_tokens(
         are left out of lists.
     """
     targets = sources if targets is None else targets
+    rows = {id(table): targets if of_target else sources for table, of_target in _tables(model)}
+    bias = architecture_of(model).logits_bias
     made: Any = shared_copy(model)
-    rows = {id(table): targets if of_target else sources for table, of_target in _tables(made)}
     cut: dict[int, nn.Parameter] = {}  # by the whole table, so that tied ones stay tied
-    modules: dict[int, nn.Module] = {}
-    for path, module in [*made.named_modules(remove_duplicate=False)]:
+    for module in made.modules():
         table = getattr(module, "weight", None)
         if isinstance(module, nn.Embedding | nn.Linear) and id(table) in rows:
             kept = list(rows[id(table)])
             if id(table) not in cut:
                 cut[id(table)] = nn.Parameter(module.weight.detach()[kept])
-            if id(module) not in modules:
-                modules[id(module)] = _cut(module, cut[id(table)], kept)
-            parent, _, name = path.rpartition(".")
-            setattr(made.get_submodule(parent), name, modules[id(module)])
-    bias = architecture_of(model).logits_bias
+            _cut(module, cut[id(table)], kept)
     if bias is not None:
         setattr(made, bias, getattr(model, bias)[:, list(targets)])
     configs = {id(x.config): x.config for x in made.modules() if hasattr(x, "config")}
@@ -89,17 +84,15 @@ def with_tokens(
     return made
 
 
-def _cut(module: nn.Embedding | nn.Linear, weight: nn.Parameter, kept: list[int]) -> nn.Module:
-    """A module of the same class with other rows."""
-    made = shared_copy(module)
-    made.weight = weight
-    if isinstance(made, nn.Linear):
-        made.out_features = len(kept)
-        return made
-    made.num_embeddings = len(kept)
+def _cut(module: nn.Embedding | nn.Linear, weight: nn.Parameter, kept: list[int]) -> None:
+    """Give a module other rows, in place."""
+    module.weight = weight
+    if isinstance(module, nn.Linear):
+        module.out_features = len(kept)
+        return
+    module.num_embeddings = len(kept)
     padding: Any = module.padding_idx
-    made.padding_idx = kept.index(padding) if padding in kept else None
-    return made
+    module.padding_idx = kept.index(padding) if padding in kept else None
 
 
 def _renumber(settings: Any, kept: Sequence[int]) -> None:

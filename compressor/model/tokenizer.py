@@ -171,6 +171,15 @@ def target_ids(tokenizer: Any) -> dict[str, int]:
     return added | ids
 
 
+def tokens_by_side(tokenizer: Any) -> tuple[dict[str, int], dict[str, int]]:
+    """Token -> id of all that a model reads, and of all that it writes, languages included.
+
+    M2M100's vocabulary does not list the tokens of its languages; a Marian tokenizer may have two.
+    """
+    written = target_ids(tokenizer)
+    return tokenizer.get_vocab() | languages(tokenizer), written
+
+
 def save_tokenizer(tokenizer: Any, directory: Path) -> None:
     """Write a tokenizer's files, which cut and pad as they did, not as in the last call."""
     if tokenizer.is_fast:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from compressor.evaluation import require_references, with_tokenizers
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
@@ -15,13 +16,14 @@ from compressor.model.languages import (
     text_codes,
 )
 from compressor.options.bounds import MINIMUM_ROWS
-from compressor.options.sections import Columns, ModelSection
+from compressor.options.sections import Columns, Export, ModelSection
 from compressor.options.validate import check_options
 from compressor.progress import SILENT, Progress
 from compressor.report import sentences
 from compressor.tasks import TASKS, Rows, Task, require_task
 from compressor.tasks.opened import DataRows, ModelAndRows, with_rows
 from compressor.tasks.rows import Reading
+from compressor.tasks.texts import SOURCE, TARGET, TextFile, texts_of
 
 
 def load(section: ModelSection, *, dense: bool = True, answers: bool = True) -> Checkpoint:
@@ -49,10 +51,31 @@ def load(section: ModelSection, *, dense: bool = True, answers: bool = True) -> 
     return checkpoint
 
 
+def reading(section: Columns, checkpoint: Checkpoint) -> Reading:
+    """How texts without answers are read for a checkpoint."""
+    return section.reading(direction(checkpoint.tokenizer))
+
+
+def texts_to_keep(
+    export: Export, task: Task, how: Reading, progress: Progress = SILENT
+) -> tuple[TextFile | None, TextFile | None]:
+    """The texts whose tokens encoders and decoders keep, if given; all lines are checked."""
+    files = list[TextFile | None]()
+    for option, path in ((SOURCE, export.source_text), (TARGET, export.target_text)):
+        file = None if path is None else texts_of(Path(path), option, task, how)
+        if file is not None:
+            if file.said:
+                progress.message(file.said)
+            file.count(lambda done: progress.update("lines read", done, None))
+        files.append(file)
+    source, target = files
+    return source, target
+
+
 def read(
     section: Columns,
     checkpoint: Checkpoint,
-    task: Task,
+    how: Reading,
     progress: Progress = SILENT,
     tokenizers: Mapping[str, str] | None = None,
 ) -> DataRows:
@@ -60,8 +83,8 @@ def read(
 
     Args:
         section: the files, and their columns.
-        checkpoint: whose labels and languages the rows have.
-        task: of the checkpoint.
+        checkpoint: whose labels the rows have.
+        how: texts are read for it.
         progress: receives messages.
         tokenizers: metric -> what is to split texts for it; the one for the test rows by default.
 
@@ -69,6 +92,7 @@ def read(
         InputError: malformed data, with file and line.
         UsageError, EnvironmentProblem: an unknown or missing tokenizer.
     """
+    task = TASKS[checkpoint.task]
 
     def rows_of(name: str) -> Rows | None:
         file = getattr(section, name, None)
@@ -77,7 +101,7 @@ def read(
         rows = task.read_rows(
             file,
             labels=task.label_names(checkpoint.model.config),
-            languages=direction(checkpoint.tokenizer),
+            languages=how.languages,
             minimum=MINIMUM_ROWS,
             limit=getattr(section, f"{name}_rows"),
             progress=lambda done: progress.update("rows read", done, None),
@@ -108,18 +132,12 @@ def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
         progress.message(f"warning: {text}; give other --test rows")
 
 
-def reading(section: Columns, checkpoint: Checkpoint) -> Reading:
-    """How texts without answers are read for a checkpoint."""
-    return section.reading(direction(checkpoint.tokenizer))
-
-
 def calibration_rows(
     section: Columns, checkpoint: Checkpoint, progress: Progress = SILENT
 ) -> Rows | None:
     """The calibration rows of a single command, if any."""
-    task = TASKS[checkpoint.task]
-    check_options([section], task, checkpoint.name)
-    return read(section, checkpoint, task, progress).calibration
+    check_options([section], TASKS[checkpoint.task], checkpoint.name)
+    return read(section, checkpoint, reading(section, checkpoint), progress).calibration
 
 
 def with_calibration(

@@ -51,6 +51,7 @@ from compressor.options.sections import (
 from compressor.recovery import RECOVERIES, RecoveryMethod
 from compressor.report import DEFAULT_FORMATS, FORMATS
 from compressor.storage.input_files import read_text
+from compressor.tasks import Task
 
 MOST_RECIPE = 256 << 10  # bytes; recipes have about two KiB
 DEFAULT_METHOD = "second-order"
@@ -107,10 +108,20 @@ class Recipe(Request):
             options |= options_of(step)
         return self.model_copy(update={"recovery": steps, "options": options})
 
-    def with_budget(self, budget: Budget) -> Self:
-        """A copy with other options of the budget."""
-        options = {**self.options, **options_of(budget)}
-        return self.model_copy(update={"budget": budget, "options": options})
+    def resolved(self, device: str, task: Task) -> Self:
+        """A copy with what device and task decide, so that it says what was done."""
+        options = {**self.options, "device": self.device}  # which a launcher may have set
+        budget = self.budget.with_default_units()
+        if budget != self.budget:
+            options |= options_of(budget)
+        made = self.model_copy(update={"budget": budget, "options": options})
+        return made.with_recovery([x.on_device(device).for_task(task) for x in self.recovery])
+
+    def options_that_count(self) -> dict[str, Any]:
+        """The options that change results; see `options_by_file_names`."""
+        free = {*Card.model_fields, *Gate.model_fields, "verify"}
+        options = self.options_by_file_names().items()
+        return {name: value for name, value in options if name not in free}
 
     def options_by_file_names(self) -> dict[str, Any]:
         """The options, with files by their names: their contents count, not where they lie."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.budgets import Counts
@@ -22,12 +21,10 @@ from compressor.options.requests import (
     ScoreRequest,
 )
 from compressor.options.sections import CalibrationData, Export, Gate
-from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod
 from compressor.report.rules import Rule, parse_rules
 from compressor.tasks import TASKS, Task
-from compressor.tasks.rows import Reading
-from compressor.tasks.texts import SOURCE, TARGET, TextFile, texts_of
+from compressor.tasks.texts import SOURCE, TARGET
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
@@ -39,14 +36,6 @@ _UNTESTED = "test-rows-missing"
 def gate_rules(gate: Gate) -> list[Rule]:
     """The rules that options of a gate ask for; UsageError for a malformed one."""
     return parse_rules(gate.model_dump())
-
-
-def resolve(recipe: Recipe, device: str) -> Recipe:
-    """The recipe with what the device decides, so that it says what was done."""
-    # A launcher may have set the device.
-    options = {**recipe.options, "device": recipe.device}
-    recipe = recipe.model_copy(update={"options": options})
-    return recipe.with_recovery([step.on_device(device) for step in recipe.recovery])
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -164,18 +153,16 @@ def _check_timing(recipe: Recipe, option: str, batch_size: int | None) -> None:
     )
 
 
-def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task) -> Recipe:
-    """The recipe with what task and model decide; `UsageError` for options without effect."""
+def check_model(recipe: Recipe, checkpoint: Checkpoint) -> None:
+    """Raise `UsageError` for options of a recipe that do not go with its model."""
+    task = TASKS[checkpoint.task]
     recipe.method.check_task(task)
-    require_token_units(recipe.budget.asks_for_tokens, checkpoint)
-    budget = recipe.budget.with_default_units()
-    if budget != recipe.budget:
-        recipe = recipe.with_budget(budget)
     sections = (recipe.data, recipe.evaluation, recipe.throughput, *recipe.recovery)
     check_options(sections, task, checkpoint.name)
+    check_texts(recipe.export, checkpoint)
+    require_token_units(recipe.budget.asks_for_tokens, checkpoint)
     if checkpoint.entry.decoder is not None:
         _check_beams(recipe, checkpoint.model)
-    return recipe.with_recovery([step.for_task(task) for step in recipe.recovery])
 
 
 def require_token_units(asked: str, checkpoint: Checkpoint) -> None:
@@ -217,26 +204,8 @@ def check_options(sections: Iterable[Options | None], task: Task, model: str) ->
                 _require_of_task(option.flag, value, task, model)
 
 
-def texts_to_keep(
-    export: Export, reading: Reading, checkpoint: Checkpoint, progress: Progress = SILENT
-) -> tuple[TextFile | None, TextFile | None]:
-    """The texts whose tokens encoders and decoders keep, if given; both checked."""
-    _check_kept(export, checkpoint)
-    task, files = TASKS[checkpoint.task], list[TextFile | None]()
-    for option, path in ((SOURCE, export.source_text), (TARGET, export.target_text)):
-        file = None
-        if path is not None:
-            _require_of_task(option, path, task, checkpoint.name)
-            file = texts_of(Path(path), option, task, reading)
-            if file.said:
-                progress.message(file.said)
-            file.count(lambda done: progress.update("lines read", done, None))
-        files.append(file)
-    source, target = files
-    return source, target
-
-
-def _check_kept(export: Export, checkpoint: Checkpoint) -> None:
+def check_texts(export: Export, checkpoint: Checkpoint) -> None:
+    """Raise `UsageError` for texts whose tokens are to be kept that do not go with a model."""
     name, source = checkpoint.name, export.source_text
     writes = checkpoint.entry.decoder is not None
     _refuse(
@@ -252,6 +221,9 @@ def _check_kept(export: Export, checkpoint: Checkpoint) -> None:
         f"--keep-languages {languages} is for translators whose vocabulary is cut; give "
         "--source-text and --target-text, or leave it out",
     )
+    for option, path in ((SOURCE, source), (TARGET, export.target_text)):
+        if path is not None:
+            _require_of_task(option, path, TASKS[checkpoint.task], name)
 
 
 def _require_of_task(flag: str, value: object, task: Task, model: str) -> None:

@@ -41,7 +41,7 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
     require_directory(output)
     plan, opened = prepare(recipe, output, progress)
     engines, measuring = plan.engines, plan.measuring
-    source, data = opened.source, opened.inputs.data
+    given, source = opened.inputs, opened.source
     with open_run(plan, opened, progress) as context:
         do, state = context.steps.do, context.steps.state
         forms = partial(other_forms, precisions=plan.precisions, engines=engines, context=context)
@@ -52,7 +52,7 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
         dense = do(export_dense, engines, title=title, into=state / DENSE, opened=opened.dense)
         recovery = prepare_recovery(opened.recovery, dense, context)
         models, search = [dense, *forms(dense, opened=opened.dense)], None
-        for artifact in plan.artifacts:
+        for artifact in plan.removal.artifacts:
             name, folder = artifact.name, artifact.directory
             choice = artifact, limits, recovery, tokens, dense, measuring
             chosen = select_units(*choice, opened=opened.prunable, context=context)
@@ -87,11 +87,11 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
             models += [exported, *forms(exported, opened=source)]
             search = chosen.search
         beams, resamples = measuring.beams, measuring.resamples
-        whole, *builds = evaluate(models, data.test, beams, resamples, plan.samples, context)
+        whole, *builds = evaluate(models, given.data.test, beams, resamples, plan.samples, context)
         config = source.configuration
-        throughput = benchmark_models(models, measuring.timing, data.timed, config, context)
+        throughput = benchmark_models(models, measuring.timing, given.data.timed, config, context)
         measured = Measured(whole, choose_defaults(builds, throughput), throughput, search)
-        report = describe_run(opened.inputs, started, measured, plan.seed, plan.samples)
+        report = describe_run(given, opened.checks, started, measured, plan.seed, plan.samples)
         report = gated(report, plan.rules, plan.inconclusive)
         publish(report, output, plan.recipes, plan.card, plan.precisions, context)
     return without_paths(report, output)

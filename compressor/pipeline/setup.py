@@ -9,34 +9,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from compressor.export.cut_vocabulary import CutVocabulary, cut_vocabulary
 from compressor.export.exported import export_bytes
-from compressor.export.fewer_tokens import shorten_vocabulary
 from compressor.export.precision_names import precision_timed, precisions_to_export
+from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.options import inputs
 from compressor.options.requests import Recipe
-from compressor.options.sections import Card, Gate
 from compressor.options.validate import (
     check_model,
     check_recipe,
     gate_rules,
-    resolve,
-    texts_to_keep,
 )
 from compressor.progress import Progress
-from compressor.recovery import earlier_artifact
+from compressor.recovery import RecoveryMethod, earlier_artifact
 from compressor.recovery.planning import RecoveryPlan, open_recovery
 from compressor.report.card_facts import CardFacts, read_card
 from compressor.report.rule import Inconclusive, Rule
 from compressor.report.run_report import Inputs, require_own_outputs
 from compressor.selection.values import (
-    ArtifactPlan,
     Measuring,
     Prunable,
-    plan_artifacts,
-    require_enough,
+    RemovalPlan,
+    plan_removal,
 )
 from compressor.steps.context import Context
+from compressor.steps.results import Check
 from compressor.steps.store import open_steps
 from compressor.storage.hashes import fingerprint, sha256_of
 from compressor.storage.names import BASE
@@ -60,7 +58,9 @@ class Plan:
     device: str
     seed: int
     options: Mapping[str, Any]  # which must be the same for a stopped run to go on
-    artifacts: Sequence[ArtifactPlan]
+    languages: Sequence[str]  # codes of further ones that a cut vocabulary keeps
+    removal: RemovalPlan
+    recovery: Sequence[RecoveryMethod]
     engines: Sequence[str]  # to export for, and to compare with
     precisions: Sequence[str]  # to export, float32 first
     measuring: Measuring
@@ -77,7 +77,8 @@ class Opened:
 
     inputs: Inputs
     dense: ModelAndRows  # the model as given, to compare with
-    prunable: Prunable  # what units are removed from; maybe with fewer tokens
+    checks: Sequence[Check]  # of the vocabulary of the model that units are removed from
+    prunable: Prunable  # what units are removed from
     recovery: RecoveryPlan  # its text is not ready yet
 
     @property
@@ -96,73 +97,100 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
     """
     check_recipe(recipe)
     device = pick_device(recipe.device, progress)
-    recipe = resolve(recipe, device)
-    dense = inputs.load(recipe.model)
-    task = TASKS[dense.task]
-    recipe = check_model(recipe, dense, task)
-    reading = inputs.reading(recipe.data, dense)
-    source_text, target_text = texts_to_keep(recipe.export, reading, dense, progress)
-    data = inputs.read(recipe.data, dense, task, progress, recipe.evaluation.tokenizers)
-    rules = gate_rules(recipe.gate)
+    checkpoint = inputs.load(recipe.model)
+    check_model(recipe, checkpoint)
+    recipe = recipe.resolved(device, TASKS[checkpoint.task])
+    given = open_inputs(recipe, checkpoint, progress)
+    plan = plan_run(recipe, given, device, output)
+    texts = given.source_text, given.target_text
+    cut = cut_vocabulary(checkpoint, *texts, plan.languages, progress)
+    return plan, open_models(plan, given, cut, progress)
+
+
+def open_inputs(recipe: Recipe, checkpoint: Checkpoint, progress: Progress) -> Inputs:
+    """Open the texts and the rows of a recipe, and check them.
+
+    Args:
+        recipe: with what device and model decide.
+        checkpoint: the model.
+        progress: receives messages.
+    """
+    task = TASKS[checkpoint.task]
+    reading = inputs.reading(recipe.data, checkpoint)
+    source_text, target_text = inputs.texts_to_keep(recipe.export, task, reading, progress)
+    data = inputs.read(recipe.data, checkpoint, reading, progress, recipe.evaluation.tokenizers)
     if data.test is not None:
-        for rule in rules:
+        for rule in gate_rules(recipe.gate):
             rule.require_rows(data.test)
-    engines = recipe.export.engines
-    require_engines(engines, task, device)
-    limits = recipe.budget.limits(dense.mask)
-    artifacts = plan_artifacts(recipe.budget, recipe.method, limits, output)
-    measured = engines_to_measure(engines, task, device, recipe.throughput is not None)
-    precisions = precisions_to_export(recipe.export.precision, device)
     if recipe.budget.searches_rows:
         data = hold_out(data, recipe.seed)
     inputs.warn_of_shared_rows(data, progress)
-    languages = recipe.export.keep_languages
-    checkpoint, checks = shorten_vocabulary(dense, source_text, target_text, languages, progress)
-    rows, calibrated = data.fitted, data.calibration is not None
-    source = with_rows(checkpoint, rows, calibrated=calibrated, progress=progress)
-    whole = source
-    if checkpoint is not dense:
-        whole = with_rows(dense, rows, calibrated=calibrated)
-    costs = unit_costs(checkpoint, task, source.examples)
-    require_enough(artifacts, limits, costs)
-    recovery = open_recovery(recipe.recovery, source, reading, progress, recipe.method.learns)
-    require_rows_for_ranks(len(source.examples))
-    plan = Plan(
+    return Inputs(checkpoint, data, reading, source_text, target_text)
+
+
+def plan_run(recipe: Recipe, given: Inputs, device: str, output: Path) -> Plan:
+    """Say what a recipe means for a model and a device, and check that it can be done.
+
+    Args:
+        recipe: with what device and model decide; no later function gets it.
+        given: what it names, opened.
+        device: to compute on.
+        output: the directory of the run.
+    """
+    task = TASKS[given.checkpoint.task]
+    engines = recipe.export.engines
+    timing = recipe.throughput
+    require_engines(engines, task, device)
+    measured = engines_to_measure(engines, task, device, timing is not None)
+    removal = plan_removal(recipe.budget, recipe.method, given.checkpoint.mask, output)
+    precisions = precisions_to_export(recipe.export.precision, device)
+    of_artifacts = {x.directory: recipe.to_yaml(x.budget) for x in removal.artifacts}
+    return Plan(
         output=output,
         device=device,
         seed=recipe.seed,
-        options=options_of_run(recipe),
-        artifacts=artifacts,
+        options=recipe.options_that_count(),
+        languages=recipe.export.keep_languages,
+        removal=removal,
+        recovery=recipe.recovery,
         engines=measured,
         precisions=precisions,
         measuring=Measuring(
-            timing=None if recipe.throughput is None else recipe.throughput.settings(),
+            timing=None if timing is None else timing.settings(),
             precision=precision_timed(precisions, device),
             beams=recipe.evaluation.num_beams,
             resamples=recipe.evaluation.resamples,
         ),
         samples=recipe.evaluation.samples,
-        rules=rules,
+        rules=gate_rules(recipe.gate),
         inconclusive=recipe.gate.inconclusive,
-        recipes=recipes(recipe, artifacts, output),
-        card=recipe.card.over(read_card(dense.directory)),
+        recipes={output: recipe.to_yaml()} | of_artifacts,
+        card=recipe.card.over(read_card(given.checkpoint.directory)),
     )
-    prunable = Prunable(source, data, limits, costs)
-    inputs_of_run = Inputs(dense, data, source_text, target_text, checks)
-    return plan, Opened(inputs_of_run, whole, prunable, recovery)
 
 
-def options_of_run(recipe: Recipe) -> dict[str, Any]:
-    """The options of a recipe that change results, with files by their names."""
-    free = {*Card.model_fields, *Gate.model_fields, "verify"}
-    options = recipe.options_by_file_names().items()
-    return {name: value for name, value in options if name not in free}
+def open_models(plan: Plan, given: Inputs, cut: CutVocabulary, progress: Progress) -> Opened:
+    """Encode the rows for the model to prune and for the one as given; check what they allow.
 
-
-def recipes(recipe: Recipe, artifacts: Sequence[ArtifactPlan], output: Path) -> dict[Path, str]:
-    """The recipe of the run, and of the artifact of each budget, by directory."""
-    of_artifacts = {x.directory: recipe.to_yaml(x.budget) for x in artifacts}
-    return {output: recipe.to_yaml()} | of_artifacts
+    Args:
+        plan: what the run is to do.
+        given: what it starts from.
+        cut: the model that units are removed from.
+        progress: receives messages.
+    """
+    data = given.data
+    checkpoint = cut.checkpoint
+    rows, calibrated = data.fitted, data.calibration is not None
+    source = with_rows(checkpoint, rows, calibrated=calibrated, progress=progress)
+    dense = source
+    if checkpoint is not given.checkpoint:
+        dense = with_rows(given.checkpoint, rows, calibrated=calibrated)
+    costs = unit_costs(checkpoint, source.task, source.examples)
+    plan.removal.require_enough(costs)
+    recovery = open_recovery(plan.recovery, source, given.reading, progress, plan.removal.learns)
+    require_rows_for_ranks(len(source.examples))
+    prunable = Prunable(source, data, plan.removal.limits, costs)
+    return Opened(given, dense, cut.checks, prunable, recovery)
 
 
 @contextmanager
@@ -173,8 +201,9 @@ def open_run(plan: Plan, opened: Opened, progress: Progress) -> Iterator[Context
         InputError, UsageError, EnvironmentProblem: see `open_steps`; or a file of the user's stands
             where the last step writes.
     """
+    same = identity(plan, opened)
     needed = partial(written_bytes, plan, opened)
-    with open_steps(plan.output, identity(plan, opened), progress, needed) as steps:
+    with open_steps(plan.output, same, progress, needed) as steps:
         context = Context(plan.device, plan.seed, progress, steps)
         require_own_outputs(plan.output, plan.recipes, context)
         yield context
@@ -187,7 +216,7 @@ def written_bytes(plan: Plan, opened: Opened) -> int:
     unpacked = text.lines.size if text and text.lines.is_packed else 0
     # Of each artifact the graphs, the checkpoint, and the weights that its recovery changed.
     models = 2 * weights if opened.recovery.methods else weights
-    return graphs + len(plan.artifacts) * (graphs + models) + unpacked
+    return graphs + len(plan.removal.artifacts) * (graphs + models) + unpacked
 
 
 def identity(plan: Plan, opened: Opened) -> dict[str, Any]:

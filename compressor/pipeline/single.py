@@ -8,9 +8,10 @@ from tempfile import TemporaryDirectory
 
 from compressor.export import checkpoint as exporting
 from compressor.export import layouts
+from compressor.export.cut_vocabulary import cut_vocabulary
 from compressor.export.exported import export_bytes, export_dense
-from compressor.export.fewer_tokens import shorten_vocabulary
 from compressor.export.saved import save_model
+from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import fingerprint_of_weights
 from compressor.model.sublayers import Mask, Scores
 from compressor.options import inputs
@@ -20,11 +21,11 @@ from compressor.options.validate import (
     check_options,
     check_prune,
     check_score,
+    check_texts,
     only_budget,
     require_for_layout,
     require_rows,
     require_token_units,
-    texts_to_keep,
 )
 from compressor.progress import SILENT, Progress
 from compressor.recovery.planning import open_recovery, prepare_recovery
@@ -40,6 +41,7 @@ from compressor.storage.outputs import require_new, whole_output
 from compressor.tasks import TASKS
 from compressor.tasks.engines import pick_device, require_engines
 from compressor.tasks.opened import with_rows
+from compressor.tasks.texts import TextFile
 
 
 def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scores:
@@ -117,25 +119,31 @@ def export_checkpoint(
         require_for_layout(request)
         layouts.require_place(request.layout, output)
         checkpoint = inputs.load(request.model, dense=False)
-        reading = inputs.reading(request.data, checkpoint)
-        texts = texts_to_keep(request.export, reading, checkpoint, progress)
-        languages = request.export.keep_languages
-        checkpoint, cut = shorten_vocabulary(checkpoint, *texts, languages, progress)
-        return [*cut, *layouts.export_layout(checkpoint, request.layout, names[0], output)]
+        texts = _texts_to_keep(request, checkpoint, progress)
+        cut = cut_vocabulary(checkpoint, *texts, request.export.keep_languages, progress)
+        checks = layouts.export_layout(cut.checkpoint, request.layout, names[0], output)
+        return [*cut.checks, *checks]
     precisions = exporting.precisions_of(names, request.device)
     require_rows(None, [], request.data)
     exporting.require_place(output)
     checkpoint = inputs.load(request.model, dense=False)
     require_engines(engines, TASKS[checkpoint.task])
-    reading = inputs.reading(request.data, checkpoint)
-    kept, scored = texts_to_keep(request.export, reading, checkpoint, progress)
+    kept, scored = _texts_to_keep(request, checkpoint, progress)
     rows = inputs.calibration_rows(request.data, checkpoint, progress)
     exporting.require_place_of(checkpoint, kept, output)
-    languages = request.export.keep_languages
-    checkpoint, cut = shorten_vocabulary(checkpoint, kept, scored, languages, progress)
-    opened, save = with_rows(checkpoint, rows, progress=progress), kept is not None
+    cut = cut_vocabulary(checkpoint, kept, scored, request.export.keep_languages, progress)
+    opened, save = with_rows(cut.checkpoint, rows, progress=progress), kept is not None
     options = opened, scored, engines, precisions, output, request.device
-    return [*cut, *exporting.export_opened(*options, save=save)]
+    return [*cut.checks, *exporting.export_opened(*options, save=save)]
+
+
+def _texts_to_keep(
+    request: ExportRequest, checkpoint: Checkpoint, progress: Progress
+) -> tuple[TextFile | None, TextFile | None]:
+    """The texts whose tokens encoders and decoders keep, if given; both checked."""
+    check_texts(request.export, checkpoint)
+    reading = inputs.reading(request.data, checkpoint)
+    return inputs.texts_to_keep(request.export, TASKS[checkpoint.task], reading, progress)
 
 
 def weights_of(model: ModelSection) -> str:

@@ -15,6 +15,7 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import remaining_sublayers
 from compressor.progress import Progress
 from compressor.recovery import (
+    ExtraText,
     Recovered,
     RecoveryJob,
     RecoveryMethod,
@@ -87,19 +88,6 @@ def recover(
     return recover_by(plan.methods, job)
 
 
-def require_trainable(
-    methods: Sequence[RecoveryMethod], rows: int, *, learns: bool = False
-) -> None:
-    """Raise `InputError` for too few rows to train on, or without the artifact to start from."""
-    if learns or any(step.trains for step in methods):
-        from compressor.training.data import require_enough
-
-        require_enough(rows)
-    directory = earlier_artifact(methods)
-    if directory is not None:
-        read_pruning_record(directory)
-
-
 def open_recovery(
     methods: Sequence[RecoveryMethod],
     opened: ModelAndRows,
@@ -121,21 +109,24 @@ def open_recovery(
             text.
         UsageError: the task reads no such text.
     """
-    require_trainable(methods, len(opened.examples), learns=learns)
-    return RecoveryPlan(methods, text=open_text(methods, opened, reading, progress))
+    directory = earlier_artifact(methods)
+    text = extra_text(methods)
+    if learns or any(step.trains for step in methods):
+        from compressor.training.data import require_enough
+
+        require_enough(len(opened.examples))
+    if directory is not None:
+        read_pruning_record(directory)
+    lines = None if text is None else open_text(text, opened, reading, progress)
+    return RecoveryPlan(methods, text=lines)
 
 
-def open_text(
-    methods: Sequence[RecoveryMethod], opened: ModelAndRows, reading: Reading, progress: Progress
-) -> Text | None:
-    """The text to distill from, all lines checked; None if none is given.
+def open_text(text: ExtraText, opened: ModelAndRows, reading: Reading, progress: Progress) -> Text:
+    """The text to distill from, all lines checked.
 
     Where the calibration rows are pairs of texts, lines are pairs, too.
     """
-    text, task = extra_text(methods), opened.task
-    checkpoint, rows = opened.checkpoint, opened.rows
-    if text is None:
-        return None
+    task, rows = opened.task, opened.rows
     if not task.one_example_per_row:
         raise UsageError(
             f"--distill-text {text.path}: a line would need the parts of its own that rows for "
@@ -155,6 +146,7 @@ def open_text(
     )
     if lines.said:
         progress.message(lines.said)
+    checkpoint = opened.checkpoint
     return Text(
         lines=lines,
         task=task,

@@ -77,7 +77,8 @@ def render_card(report: Report, variant_name: str, known: CardFacts | None = Non
         known = replace(known, base_model=(hub_id,))
     variant = variants[variant_name]
     view = build_view(only(report, variant))
-    return render_template("model_card.md.j2", view, card=_card_view(view, variant, known))
+    card = _card_view(view, variant, known)
+    return render_template("model_card.md.j2", view, card=card)
 
 
 def _card_view(view: ReportView, variant: Variant, known: CardFacts) -> CardView:

@@ -37,6 +37,7 @@ from compressor.storage.manifest import CARD, MANIFEST, manifest_of
 from compressor.storage.outputs import require_written_by_run, write_manifest, write_outputs
 from compressor.storage.version import __version__
 from compressor.tasks.opened import DataRows
+from compressor.tasks.rows import Reading
 from compressor.tasks.texts import TextFile
 from compressor.throughput import hardware
 
@@ -59,9 +60,9 @@ class Inputs:
 
     checkpoint: Checkpoint  # the dense model
     data: DataRows
+    reading: Reading  # how texts without answers are read
     source_text: TextFile | None  # whose tokens are kept
     target_text: TextFile | None  # whose tokens decoders of pruned models score
-    kept_tokens: Sequence[Check] = ()  # of models that have the tokens of texts alone
 
 
 def run_metadata(*, command: str) -> dict[str, str]:
@@ -89,12 +90,18 @@ def require_own_outputs(output: Path, artifacts: Iterable[Path], context: Contex
 
 
 def describe_run(
-    inputs: Inputs, started: Mapping[str, str], measured: Measured, seed: int, samples: int
+    inputs: Inputs,
+    kept_tokens: Sequence[Check],
+    started: Mapping[str, str],
+    measured: Measured,
+    seed: int,
+    samples: int,
 ) -> Report:
     """All results of a run, without the gate's outcomes.
 
     Args:
         inputs: what it started with.
+        kept_tokens: checks of models that have the tokens of texts alone.
         started: when and how.
         measured: its models.
         seed: of everything random.
@@ -104,7 +111,7 @@ def describe_run(
     source_text, target_text = inputs.source_text, inputs.target_text
     scoring, variants = share_scoring(measured.builds)
     variants = [
-        x if x.base else x.model_copy(update={"checks": [*inputs.kept_tokens, *x.checks]})
+        x if x.base else x.model_copy(update={"checks": [*kept_tokens, *x.checks]})
         for x in variants
     ]
     return Report(
@@ -218,6 +225,7 @@ def _publish(
     report = without_paths(report, output)
     if len(models) > 1:
         texts |= render_reports(report, output)
+    facts_of_run = provenance(report, precisions)
     hashes = {n: digest for n, digest in steps.files.items() if STATE not in Path(n).parts}
 
     def write(texts: Mapping[Path, str]) -> None:
@@ -225,7 +233,6 @@ def _publish(
         hashes.update({x.relative_to(output).as_posix(): sha256 for x, sha256 in written.items()})
 
     write(texts)
-    facts_of_run = provenance(report, precisions)
     dense = steps.state / DENSE
     # Its graphs can be opened as an artifact, too.
     write_manifest(dense, facts_of_run, steps.files_below(dense))

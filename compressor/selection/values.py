@@ -10,6 +10,7 @@ from typing import Any
 from compressor.budgets import Budget, Limits
 from compressor.budgets.unit_costs import UnitCosts
 from compressor.importance import UnitMethod
+from compressor.model.sublayers import Mask
 from compressor.tasks.opened import DataRows, ModelAndRows
 
 
@@ -21,6 +22,24 @@ class ArtifactPlan:
     budget: Budget
     method: UnitMethod  # that scores units, or learns which to keep
     directory: Path = field(compare=False)
+
+
+@dataclass(frozen=True)
+class RemovalPlan:
+    """What may go of a model, and how much of it goes in each artifact."""
+
+    limits: Limits
+    artifacts: Sequence[ArtifactPlan]
+
+    @property
+    def learns(self) -> bool:
+        """Whether weights are trained with a learned mask."""
+        return any(artifact.method.learns for artifact in self.artifacts)
+
+    def require_enough(self, costs: UnitCosts) -> None:
+        """Raise `UsageError` if a model is too large for a budget with all removed that may be."""
+        for artifact in self.artifacts:
+            artifact.budget.require_enough_may_go(self.limits, costs)
 
 
 @dataclass(frozen=True)
@@ -43,20 +62,19 @@ class Measuring:
     resamples: int  # of the bootstrap
 
 
-def plan_artifacts(
-    budget: Budget, method: UnitMethod, limits: Limits, output: Path
-) -> list[ArtifactPlan]:
-    """One plan for each budget, if the model can meet it; several get a directory each.
+def plan_removal(budget: Budget, method: UnitMethod, full: Mask, output: Path) -> RemovalPlan:
+    """One artifact for each budget, if the model can meet it; several get a directory each.
 
     Args:
         budget: of the run, with one number or several.
         method: that scores units, or learns which to keep.
-        limits: what may go.
+        full: all units of the model.
         output: the directory of the run.
 
     Raises:
         UsageError: a budget cannot be met, or the method cannot meet it.
     """
+    limits = budget.limits(full)
     budgets: dict[str, Budget] = {each.slug: each for each in budget.each()}
     for each in budgets.values():
         each.require_possible(limits)
@@ -64,13 +82,8 @@ def plan_artifacts(
             keep, _ = each.to_learn(limits.full)
             method.check_size(keep or {}, limits.full)
     method.check_units(limits.units)
-    return [
+    artifacts = [
         ArtifactPlan(name, each, method, output if len(budgets) == 1 else output / name)
         for name, each in budgets.items()
     ]
-
-
-def require_enough(artifacts: Sequence[ArtifactPlan], limits: Limits, costs: UnitCosts) -> None:
-    """Raise `UsageError` if a model is too large for a budget with all removed that may be."""
-    for artifact in artifacts:
-        artifact.budget.require_enough_may_go(limits, costs)
+    return RemovalPlan(limits, artifacts)

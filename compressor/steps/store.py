@@ -337,10 +337,10 @@ def open_steps(
         UsageError: it holds a run with other options or other inputs.
         EnvironmentProblem: a rank does not see the directory.
     """
-    advice = "give all ranks the same options, model and data"
-    launch.require_same(identity, advice, InputError, "ranks-differ-in-inputs")
     steps = Steps(root, identity, progress)
     run = steps.state / _RUN
+    advice = "give all ranks the same options, model and data"
+    launch.require_same(identity, advice, InputError, "ranks-differ-in-inputs")
 
     def require_ours() -> None:
         others = any(path.name != STATE for path in root.iterdir()) if root.exists() else False

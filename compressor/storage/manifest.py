@@ -15,7 +15,7 @@ from typing import Any
 
 from compressor.errors import CompressWarning, InputError, cannot_read
 from compressor.storage.hashes import sha256_of
-from compressor.storage.input_files import inner_path, read_json
+from compressor.storage.input_files import inner_path, read_json, require_regular
 
 MANIFEST = "manifest.json"
 GRAPHS_FILE = "graphs.json"  # which graphs there are; names the others, so it is written last
@@ -188,6 +188,24 @@ def require_no_links_out(directory: Path, names: Iterable[str]) -> None:
                 f"{path} is a link to {target}, outside of {directory}; copy the file itself there",
                 id="file-outside",
             )
+
+
+def require_own_files(directory: Path) -> None:
+    """Check that every file of a checkpoint is a regular file in its directory.
+
+    Links into the hub's cache, where downloaded checkpoints keep their files, are followed.
+
+    Raises:
+        InputError: one is a link to another place, or cannot be read.
+    """
+    try:
+        paths = sorted([*directory.iterdir(), *directory.glob(MODULES)])
+        files = [path for path in paths if not path.is_dir()]
+        require_no_links_out(directory, [str(x.relative_to(directory)) for x in files])
+        for path in files:
+            require_regular(path)
+    except OSError as error:
+        raise cannot_read(error.filename or directory, error) from error
 
 
 def checkpoint_files(directory: Path) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compressor.errors import UsageError
-from compressor.options.inputs import read
+from compressor.options.inputs import read, reading
 from compressor.report import numbers
 from compressor.study.compare_scores import (
     compared_pair,
@@ -40,7 +40,8 @@ def agreement(model: StudiedModel, rows: DataRows, options: AgreementStudy) -> R
             id="method-without-data",
         )
     section = options.data.model_copy(update={"calibration": options.data.other})
-    other = read(section, model.checkpoint, model.task, model.progress)
+    how = reading(section, model.checkpoint)
+    other = read(section, model.checkpoint, how, model.progress)
     sets = {"first": rows.fitted, "other": other.fitted}
     scores = {name: model.score(method, part) for name, part in sets.items()}
     pairs = {"the two data sets": compared_pair(scores["first"], scores["other"], seed)}

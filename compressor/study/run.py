@@ -231,7 +231,8 @@ def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, Data
         recovery = getattr(request, "recovery", [])
         require_rows(getattr(request, "method", None), recovery, request.data)
     tokenizers = None if evaluation is None else evaluation.tokenizers
-    rows = inputs.read(request.data, checkpoint, task, progress, tokenizers)
+    reading = inputs.reading(request.data, checkpoint)
+    rows = inputs.read(request.data, checkpoint, reading, progress, tokenizers)
     inputs.warn_of_shared_rows(rows, progress)
     return StudiedModel(checkpoint, request.seed, device, progress), rows
 

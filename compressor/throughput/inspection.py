@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from compressor.model.sublayers import (
     kind_of,
 )
 from compressor.model.token_selection import hands_on_fewer
-from compressor.model.token_tables import count_token_weights, token_tables
+from compressor.model.token_tables import count_tokens
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.tasks import TASKS, Example, Task
 from compressor.throughput.multiply_adds import (
@@ -115,6 +115,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         for name, count in owned.items()
     ]
     known, codes = languages(checkpoint.tokenizer), text_codes(checkpoint.tokenizer)
+    rows, token_weights = count_tokens(model)
     return Inspection(
         model=checkpoint.name,
         revision=checkpoint.revision,
@@ -125,8 +126,8 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         parts=parts,
         handed_on=list(tenths) if hands_on_fewer(tenths) else [],
         tied=tied,
-        tokens=len(token_tables(model)[0]),
-        token_parameters=count_token_weights(model),
+        tokens=rows,
+        token_parameters=token_weights,
         languages=len(known or {*codes.values()}),
         says_source=bool(known),
         shapes=shapes,
@@ -167,7 +168,7 @@ def _count(model: nn.Module, weights: Iterable[Tensor]) -> int:
 def _work(checkpoint: Checkpoint, size: WorkSize) -> dict[str, float]:
     """Share of the multiply-adds of one batch by part; all 0 where there are none."""
     work = dict.fromkeys([*KINDS, *_FIXED], 0)
-    for name, count in multiply_adds(_shape(checkpoint, checkpoint.mask), size).items():
+    for name, count in multiply_adds(_shape(checkpoint, checkpoint.mask.counts()), size).items():
         start = name.partition(".")[0]
         work[start if start in work else OTHER] += count
     total = sum(work.values()) or 1
@@ -204,7 +205,7 @@ def _costs_at(checkpoint: Checkpoint, lengths: Sequence[tuple[int, int]]) -> Uni
             rows * total_multiply_adds(shape, WorkSize(1, *size)) for size, rows in rows_of.items()
         )
 
-    shape = _shape(checkpoint, full)
+    shape = _shape(checkpoint, full.counts())
     dense = count(shape)
 
     def of_units(one_token: bool) -> dict[str, float]:
@@ -212,7 +213,8 @@ def _costs_at(checkpoint: Checkpoint, lengths: Sequence[tuple[int, int]]) -> Uni
         found = {}
         for kind in full.kinds():
             names = [name for name in full.keep if kind_of(name) == kind]
-            one_less = _shape(checkpoint, full.without([(names[-1 if one_token else 0], 0)]))
+            smaller = full.without([(names[-1 if one_token else 0], 0)])
+            one_less = _shape(checkpoint, smaller.counts())
             shapes = (replace(x, one_token=one_token) for x in (shape, one_less))
             whole, less = map(count, shapes)
             found[kind] = whole - less
@@ -251,15 +253,11 @@ def _by_tokens(kind: str, shape: ModelShape, count: Callable[[ModelShape], float
     )
 
 
-def _shape(checkpoint: Checkpoint, mask: Mask) -> ModelShape:
-    """The shape of a checkpoint's model with the units of a mask."""
+def _shape(checkpoint: Checkpoint, counts: Mapping[str, int]) -> ModelShape:
+    """The shape of a checkpoint's model with so many units of each sublayer."""
     task, config = TASKS[checkpoint.task], checkpoint.model.config
+    one_token = computes_one_token(checkpoint.model)
     tokens = task.graphs.output_tokens(checkpoint)
     count = None if tokens is None else len(tokens)
-    return shape_of(
-        task,
-        config.to_dict(),  # type: ignore[union-attr,operator]
-        mask.counts(),
-        count,
-        one_token=computes_one_token(checkpoint.model),
-    )
+    values = config.to_dict()  # type: ignore[union-attr,operator]
+    return shape_of(task, values, counts, count, one_token=one_token)

@@ -15,7 +15,6 @@ from compressor.commands import invoke as run
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Scores
 from compressor.options.requests import make_gate, make_recipe
-from compressor.options.validate import resolve
 from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
@@ -160,8 +159,9 @@ WRITTEN = [
 
 @pytest.mark.parametrize("options", WRITTEN)
 def test_a_written_recipe_says_everything_and_is_read_the_same(write, options):
-    recipe = resolve(make_recipe(model="m", calibration="c", test="t", **options), "cpu")
-    assert resolve(make_recipe(write(recipe.to_yaml())), "cpu") == recipe
+    task = TASKS["translation"]
+    recipe = make_recipe(model="m", calibration="c", test="t", **options).resolved("cpu", task)
+    assert make_recipe(write(recipe.to_yaml())).resolved("cpu", task) == recipe
     given = {name: value for name, value in recipe.options.items() if value not in (None, [])}
     assert given.keys() >= options.keys()
 
@@ -170,14 +170,15 @@ def test_what_the_device_and_the_task_decide():
     options = {**MINIMAL, "recover": "distill"}
     recipe = make_recipe(**options)
     launched = {"device": "cpu", "recovery": [recipe.recovery[0].with_precision("bf16")]}
-    written = resolve(recipe.model_copy(update=launched), "cpu").options
+    task = TASKS["translation"]
+    written = recipe.model_copy(update=launched).resolved("cpu", task).options
     assert (written["device"], written["distill_precision"]) == ("cpu", "bf16")
-    on_gpu = recipe.recovery[0].on_device("cuda").for_task(TASKS["translation"])
+    on_gpu = recipe.recovery[0].on_device("cuda").for_task(task)
     assert (on_gpu.precision, on_gpu.batch) == ("bf16", 32)
     learns = make_recipe(**options, distill_text="t").recovery[0]
     assert [learns.on_device(x).batch for x in ("cuda", "cpu")] == [512, None]
     said = make_recipe(**options, distill_precision="bf16", distill_batch=8).recovery[0]
-    assert said.on_device("cpu") == said == said.for_task(TASKS["translation"])
+    assert said.on_device("cpu") == said == said.for_task(task)
 
 
 def test_options_in_python_are_named_like_their_flags():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ import torch
 import transformers
 
 from compressor.errors import InputError, UsageError, VerificationError
-from compressor.export.fewer_tokens import check_translations, embedding_rows, shorten_vocabulary
-from compressor.export.language_pair import PairTokens, cut_pair
+from compressor.export.cut_vocabulary import CutVocabulary, check_translations, cut_vocabulary
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
+from compressor.model.kept_tokens import KeptIds
 from compressor.model.languages import source_prefix
 from compressor.model.surgery import prune
+from compressor.model.token_tables import count_tokens
 from compressor.options.inputs import load
 from compressor.options.sections import ModelSection
+from compressor.tasks.texts import TextFile
 from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.errors import raises
 from tests.helpers.many_languages import (
@@ -54,6 +57,15 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return directory
 
 
+def cut_pair(
+    whole: Checkpoint, source: TextFile, target: TextFile, languages: Sequence[str] = ()
+) -> tuple[Checkpoint, KeptIds]:
+    """The checkpoint with fewer tokens, and which these are."""
+    cut = cut_vocabulary(whole, source, target, languages)
+    assert cut.kept is not None
+    return cut.checkpoint, cut.kept
+
+
 def opened(name: str, directory: Path) -> Checkpoint:
     """With the languages, or the prefix, of the family."""
     family = FAMILIES[name]
@@ -71,8 +83,9 @@ def test_covered_texts_are_translated_as_before(name: str, families: Any, tmp_pa
     """By transformers, which opens what is saved without code of this package."""
     directory = families(name)
     whole = opened(name, directory)
-    cut, checks = shorten_vocabulary(whole, *text_files(tmp_path))
-    assert embedding_rows(cut.model)[0] < 0.75 * embedding_rows(whole.model)[0]
+    made = cut_vocabulary(whole, *text_files(tmp_path))
+    cut, checks = made.checkpoint, made.checks
+    assert count_tokens(cut.model)[0] < 0.75 * count_tokens(whole.model)[0]
     save_checkpoint(cut, cut.model, None, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.py"))
     assert not (tmp_path / "out/units.json").exists()
@@ -207,27 +220,29 @@ def test_languages_that_are_asked_for_stay(
 
 def test_a_wrong_row_is_noticed(families: Any, tmp_path: Path):
     whole, (source, target) = opened("nllb", families("nllb")), text_files(tmp_path)
-    cut, kept = cut_pair(whole, source, target)
-    check_translations(whole, cut, kept, source)
-    table = cut.model.get_input_embeddings().weight  # type: ignore[operator]
+    cut = cut_vocabulary(whole, source, target)
+    check_translations(whole, cut, source)
+    table = cut.checkpoint.model.get_input_embeddings().weight  # type: ignore[operator]
     table.data[10:] = table.data[10:].roll(1, 0)
     with raises(VerificationError, "cut-vocabulary-differs"):
-        check_translations(whole, cut, kept, source)
+        check_translations(whole, cut, source)
 
 
 def test_tokens_that_a_translation_lacks_are_counted(families: Any, tmp_path: Path):
     """Translations may be others where the whole model would use a token that is gone."""
     whole, (source, target) = opened("nllb", families("nllb")), text_files(tmp_path)
     model: Any = whole.model
-    cut, kept = cut_pair(whole, source, target)
+    cut = cut_vocabulary(whole, source, target)
+    assert cut.kept is not None
     everything = [*range(model.config.vocab_size)]
-    same = check_translations(whole, whole, PairTokens(everything, everything), source)
+    uncut = CutVocabulary(whole, KeptIds(everything, everything))
+    same = check_translations(whole, uncut, source)
     assert same.detail.endswith("and 32 of 32 are those among all")
-    gone = next(i for i in everything[200:] if i not in kept.targets)
+    gone = next(i for i in everything[200:] if i not in cut.kept.targets)
     hook = model.lm_head.register_forward_hook(
         lambda module, inputs, logits: logits.index_fill(-1, torch.tensor([gone]), 1e3)
     )
-    others = check_translations(whole, cut, kept, source)
+    others = check_translations(whole, cut, source)
     assert " 0 of 32 are those among all; the others have tokens" in others.detail
     hook.remove()
 

@@ -20,9 +20,9 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError, UsageError
+from compressor.export.cut_vocabulary import cut_vocabulary
 from compressor.export.graphs import BATCH, export_graph
 from compressor.export.precisions import add_precision, require_within
-from compressor.export.source_text import cut_vocabulary
 from compressor.export.task_graphs import Network, export_model
 from compressor.export.vocabulary import CHUNK, best_tokens, output_tokens, tokens_of_text
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
@@ -238,7 +238,8 @@ def logits(model: torch.nn.Module, tokenizer, texts: list[str]) -> torch.Tensor:
 def test_texts_that_it_covers_have_the_same_tokens_and_logits(name: str, tmp_path):
     """WordPiece, BPE of bytes, and Unigram; in memory, saved, and opened by transformers alone."""
     dense = open_checkpoint(str(saved(tmp_path / "dense", name)))
-    smaller = cut_vocabulary(dense, TextFile(text_file(tmp_path / "text", COVERED), SOURCE))
+    file = TextFile(text_file(tmp_path / "text", COVERED), SOURCE)
+    smaller = cut_vocabulary(dense, file).checkpoint
     rows = smaller.model.get_input_embeddings().num_embeddings
     assert len(smaller.tokenizer) == rows == smaller.model.config.vocab_size < len(dense.tokenizer)
     assert dense.model.config.vocab_size == len(dense.tokenizer) + 3
@@ -275,7 +276,8 @@ def test_words_of_a_tagger_have_the_same_tokens_one_by_one(tmp_path):
     model.save_pretrained(tmp_path / "dense")
     tokenizer.save_pretrained(tmp_path / "dense")
     dense = open_checkpoint(str(tmp_path / "dense"))
-    smaller = cut_vocabulary(dense, TextFile(text_file(tmp_path / "text", COVERED), SOURCE))
+    file = TextFile(text_file(tmp_path / "text", COVERED), SOURCE)
+    smaller = cut_vocabulary(dense, file).checkpoint
     assert len(smaller.tokenizer) < len(dense.tokenizer)
     for text in COVERED:
         given, joined, cut = (

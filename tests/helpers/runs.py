@@ -110,7 +110,7 @@ def chosen_by_run(recipe: Recipe, out: Path, progress=SILENT) -> ChosenUnits:
         checkpoint_bytes=0, onnx_bytes=0, precision="fp32",
     )  # fmt: skip
     with open_run(plan, opened, progress) as context:
-        (artifact,) = plan.artifacts
+        (artifact,) = plan.removal.artifacts
         dense = Exported(context.steps.state / "dense", facts)
         dense.directory.mkdir(exist_ok=True)
         recovery = prepare_recovery(opened.recovery, dense, context)

@@ -17,7 +17,6 @@ import transformers
 from transformers import MarianConfig, MarianMTModel
 
 from compressor.errors import CompressWarning, InputError, UsageError
-from compressor.export.vocabulary import generation_settings
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.generation import (
     GENERATION_FILE,
@@ -25,6 +24,7 @@ from compressor.model.generation import (
     NEUTRAL,
     SUPPORTED,
     generate,
+    generation_settings,
     require_beams,
     save_generation,
 )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from compressor.export.vocabulary import restricted
+from compressor.model.generation import restricted
 from compressor.runtime import Runtime, Translator, collate
 from compressor.storage.input_files import read_json
 from tests.helpers import toy
