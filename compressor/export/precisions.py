@@ -24,6 +24,7 @@ from compressor.export.verify import Expected
 from compressor.model.memory import trim_memory
 from compressor.model.token_selection import undecided_text
 from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY
+from compressor.runtime.graph_names import RANK
 from compressor.runtime.opening import read_artifact
 from compressor.steps.results import HALF_RANGE, Check
 from compressor.storage.files import write_json
@@ -107,7 +108,9 @@ def write_precision(
         model = onnx.load(graphs / file, load_external_data=False)
         fused = None if form is None else form.rewrite(model, graphs)
         if precision == "fp16":
-            _save(to_fp16(fused or model, graphs), graphs, graph, precision)
+            # Logits are float32 in every precision.
+            half = model if role == RANK else to_fp16(fused or model, graphs)
+            _save(half, graphs, graph, precision)
         else:
             _save(to_int8(model, graphs, ranges.get(file)), graphs, graph, precision)
         if form is not None and fused is not None:

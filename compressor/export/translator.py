@@ -87,7 +87,8 @@ class TranslatorGraphs(TaskGraphs):
                 translator_graphs.export_decoder(network, directory / files["decoder"])
         # The exporter would keep its stacked weights, which are copies, in memory.
         release(encoder.cross)
-        return files | translator_graphs.export_cache_rows(network, directory)
+        files |= translator_graphs.export_cache_rows(network, directory)
+        return files | translator_graphs.export_rank(directory)
 
     @override
     def tensors(self, network: Network) -> Iterator[Tensor]:

@@ -22,7 +22,16 @@ from compressor.export.graphs import BATCH, PAST, SOURCE
 from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import OutputLayer, best_tokens, embedding_only
 from compressor.model.sublayers import Mask, Sublayer
-from compressor.runtime.graph_names import ROWS, SELECT_CACHES, SELECT_PAST, selected
+from compressor.runtime.graph_names import (
+    COUNT,
+    RANK,
+    ROWS,
+    SELECT_CACHES,
+    SELECT_PAST,
+    TOP_TOKENS,
+    TOP_VALUES,
+    selected,
+)
 
 _OPSET, _IR_VERSION = 13, 8  # of small graphs; Gather has not changed since opset 13
 
@@ -193,6 +202,38 @@ def export_cache_rows(network: Network, directory: Path) -> dict[str, str]:
             graph = gather_graph(role, inputs, ROWS, selected, axis=0)
             write_small_graph(graph, directory / files[role])
     return files
+
+
+def export_rank(directory: Path) -> dict[str, str]:
+    """Write the graph that selects the best next tokens for a search with beams.
+
+    Its softmax takes a third of the time of NumPy's exponentials, and all logits stay where they
+    are.
+
+    Args:
+        directory: of the graphs.
+
+    Returns:
+        Its role -> file name.
+    """
+    logits, all_values = "logits", "log_probabilities"
+    graph = make_graph(
+        [
+            make_node("LogSoftmax", [logits], [all_values], axis=-1),
+            make_node("TopK", [all_values, COUNT], [TOP_VALUES, TOP_TOKENS], axis=-1),
+        ],
+        RANK,
+        [
+            make_tensor_value_info(logits, TensorProto.FLOAT, [None, None]),
+            make_tensor_value_info(COUNT, TensorProto.INT64, [1]),
+        ],
+        [
+            make_tensor_value_info(TOP_VALUES, TensorProto.FLOAT, [None, None]),
+            make_tensor_value_info(TOP_TOKENS, TensorProto.INT64, [None, None]),
+        ],
+    )
+    write_small_graph(graph, directory / f"{RANK}.onnx")
+    return {RANK: f"{RANK}.onnx"}
 
 
 def gather_graph(

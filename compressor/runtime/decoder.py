@@ -8,6 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compressor.runtime.batching import Batch, Floats, require_right_padding
 from compressor.runtime.capture import open_to_capture
@@ -15,9 +16,13 @@ from compressor.runtime.engines import Setup
 from compressor.runtime.graph_names import (
     BEST,
     CAPACITY,
+    COUNT,
+    RANK,
     ROWS,
     SELECT_CACHES,
     SELECT_PAST,
+    TOP_TOKENS,
+    TOP_VALUES,
     present,
     selected,
 )
@@ -58,8 +63,8 @@ class DecoderGraph:
         self.cross = [name for name in self.inputs if name.startswith("cross_")]
         self.past = [name for name in self.inputs if name.startswith("past_")]
         self.reads_mask = "attention_mask" in self.inputs
-        outputs = {value.name: value.shape for value in self.session.get_outputs()}
-        self.scored = outputs["logits"][-1]  # how many tokens
+        (logits,) = (value for value in self.session.get_outputs() if value.name == "logits")
+        self.scored, self.logits_type = logits.shape[-1], FLOATS[logits.type]  # how many tokens
         # Such a graph writes its caches into the buffers that it reads them from.
         self.in_place = not self.further and any(
             value.shape[2:3] == [CAPACITY] for value in self.inputs.values()
@@ -67,6 +72,9 @@ class DecoderGraph:
         # Caches in NumPy's buffers are moved by NumPy, without a graph.
         taken = {SELECT_PAST: self.past, SELECT_CACHES: [*self.past, *self.cross]}
         roles = [role for role, caches in taken.items() if caches and not self.in_place]
+        # Not in artifacts of older versions, nor for a decoder that selects tokens by itself.
+        ranks = RANK in setup.artifact.precisions[setup.precision] and not self.further
+        roles += [RANK] if ranks else []
         self.small = {role: open_graph(role, False) for role in (*roles, *self.further)}
 
     def start(self, batch: Batch) -> Decoder:
@@ -87,7 +95,7 @@ class DecoderGraph:
         if self.setup.artifact.only_device(self.setup.precision):
             require_right_padding(mask)
         if self.cross:  # without cross-attention heads the decoder does not read the source
-            inputs = {"input_ids": self.value(ids), "attention_mask": self.value(mask)}
+            inputs = {"input_ids": self.input(ids), "attention_mask": self.input(mask)}
             binding = bind(self.encoder, inputs, dict.fromkeys(self.cross, self.device))
             self.encoder.run_with_iobinding(binding)
             cross = dict(zip(self.cross, binding.get_outputs(), strict=True))
@@ -96,6 +104,11 @@ class DecoderGraph:
     def value(self, array: Any, device: str | None = None) -> OrtValue:
         """Put an array on a device, by default the session's."""
         return to_device(array, device or self.device)
+
+    def input(self, array: Any) -> OrtValue | NDArray[Any]:
+        """What to bind as an input for an array, which must stay as it is until it is read."""
+        # On a CPU it is read where it is; an OrtValue of it would take four times as long.
+        return np.ascontiguousarray(array) if self.device == "cpu" else self.value(array)
 
     def shapes(
         self, names: Iterable[str], rows: int, length: int
@@ -128,6 +141,15 @@ class DecoderGraph:
         self.small[role].run_with_iobinding(binding)
         values: Sequence[OrtValue] = binding.get_outputs()
         return values
+
+    def rank(self, logits: OrtValue, count: int) -> tuple[Scores, Tokens] | None:
+        """Select the best next tokens, as `Decoder.top`, by logits [rows, tokens]."""
+        if RANK not in self.small:
+            return None
+        inputs = {"logits": logits, COUNT: self.value(np.array([min(count, self.scored)]), "cpu")}
+        outputs = self.run_small(RANK, inputs, dict.fromkeys((TOP_VALUES, TOP_TOKENS), "cpu"))
+        values, tokens = (value.numpy() for value in outputs)
+        return values, tokens
 
     def select_rows(self, caches: Mapping[str, OrtValue], rows: Tokens) -> dict[str, OrtValue]:
         """Copy rows of caches.
@@ -168,27 +190,28 @@ class CachedDecoder:
     def step(self, tokens: Tokens) -> None:
         """Append one token to each row, by a run of the graph."""
         graph, binding = self._graph, self._binding
-        binding.bind_ortvalue_input("input_ids", graph.value(tokens[:, None]))  # [rows, 1]
-        binding.bind_ortvalue_input("position", graph.value(np.array([self._position])))
+        self._token_input.update_inplace(np.ascontiguousarray(tokens)[:, None])  # [rows, 1]
+        self._position_input.update_inplace(np.array([self._position]))
         for name, value in self.past.items():
             binding.bind_ortvalue_input(name, value)
-        # Outputs are bound anew in every run, so that each gets memory of its own.
-        binding.bind_output("logits", graph.device)
-        binding.bind_output(BEST, "cpu")
-        for name in self.past:
+            # Bound anew in every run, so that each gets memory of its own.
             binding.bind_output(present(name), graph.device)
         graph.session.run_with_iobinding(binding)
-        self._logits, self._best, *past = binding.get_outputs()
-        self.past = dict(zip(self.past, past, strict=True))
+        past = binding.get_outputs()[-len(self.past) :]
+        self.past = dict(zip(self.past, past, strict=False))
         self._position += 1
 
     def best(self) -> Tokens:
-        """The next token with the largest logit in each row, which the graph has chosen."""
-        return np.asarray(self._best.numpy(), np.int64)
+        """The buffer with the next token with the largest logit in each row."""
+        return self._best
 
     def scores(self) -> Scores:
         """Logits of the next token, in float32."""
         return np.asarray(self._logits.numpy(), np.float32)
+
+    def top(self, count: int) -> tuple[Scores, Tokens] | None:
+        """The best next tokens of each row, selected on the session's device."""
+        return self._graph.rank(self._logits, count)
 
     def reorder(self, rows: Tokens) -> None:
         """Let rows continue others, by a copy of the past."""
@@ -204,12 +227,18 @@ class CachedDecoder:
         self._bind_source(self._mask[rows])
 
     def _bind_source(self, mask: Tokens) -> None:
-        """Bind the inputs that are the same in every step."""
+        """Bind what is the same in every step: all but the past."""
+        graph, rows = self._graph, len(mask)
         self._mask = mask
-        source = dict(self.cross)
-        if self._graph.reads_mask:
-            source["attention_mask"] = self._graph.value(mask)
-        self._binding = bind(self._graph.session, source, {})
+        self._token_input = graph.value(np.empty((rows, 1), np.int64))
+        self._position_input = graph.value(np.empty(1, np.int64))
+        self._best = np.empty(rows, np.int64)
+        self._logits = graph.value(np.empty((rows, graph.scored), graph.logits_type))
+        inputs = {"input_ids": self._token_input, "position": self._position_input, **self.cross}
+        if graph.reads_mask:
+            inputs["attention_mask"] = graph.value(mask)
+        outputs = {"logits": self._logits, BEST: graph.value(self._best, "cpu")}
+        self._binding = bind(graph.session, inputs, outputs)
 
 
 class InPlaceDecoder:
@@ -227,8 +256,7 @@ class InPlaceDecoder:
         self._graph = graph
         self._position = 0
         self._mask = mask
-        self._encoded = cross  # owns the memory that the other two look at
-        self._cross = dict(cross)
+        self._encoded = cross  # owns the memory that `cross` looks at
         self.cross: dict[str, Cache] = {}  # the same as arrays, once rows were selected
         # The source of every row; the beams of a sentence have the same one.
         self._sources = np.arange(len(mask))
@@ -255,6 +283,10 @@ class InPlaceDecoder:
         """The buffer with the logits of the next token."""
         return self._logits
 
+    def top(self, count: int) -> tuple[Scores, Tokens] | None:
+        """The best next tokens of each row, selected by a graph."""
+        return self._graph.rank(self._logits_value, count)
+
     def reorder(self, rows: Tokens) -> None:
         """Let rows continue others; only those that change are copied."""
         changed = np.flatnonzero(rows != np.arange(len(rows)))
@@ -265,7 +297,7 @@ class InPlaceDecoder:
     def keep(self, rows: Tokens) -> None:
         """Reduce the batch to these rows, in the same memory unless there are more."""
         if not self.cross:
-            for name, value in self._cross.items():  # arrays on their memory
+            for name, value in self._encoded.items():  # arrays on their memory
                 address = ctypes.cast(value.data_ptr(), ctypes.POINTER(ctypes.c_float))
                 self.cross[name] = np.ctypeslib.as_array(address, tuple(value.shape()))
         if len(rows) > len(self._mask):  # beam search repeats each source after the first step
@@ -279,7 +311,6 @@ class InPlaceDecoder:
                 self.cross[name] = cache[: len(rows)]
             self.reorder(rows)
             self.past = {name: cache[: len(rows)] for name, cache in self.past.items()}
-        self._cross = {name: self._graph.value(cache) for name, cache in self.cross.items()}
         self._mask, self._sources = self._mask[rows], self._sources[rows]
         self._bind()
 
@@ -303,12 +334,13 @@ class InPlaceDecoder:
         self._position_input = np.empty(1, np.int64)
         self._logits = np.empty((rows, graph.scored), np.float32)
         self._best = np.empty(rows, np.int64)
+        self._logits_value = graph.value(self._logits)
         past = {name: graph.value(array) for name, array in self.past.items()}
-        tokens, position = graph.value(self._token_input), graph.value(self._position_input)
-        inputs = {"input_ids": tokens, "position": position, **self._cross, **past}
+        inputs: dict[str, Any] = {**(self.cross or self._encoded), **past}
+        inputs |= {"input_ids": self._token_input, "position": self._position_input}
         if graph.reads_mask:
-            inputs["attention_mask"] = graph.value(self._mask)
-        outputs = {"logits": graph.value(self._logits), BEST: graph.value(self._best)}
+            inputs["attention_mask"] = graph.input(self._mask)
+        outputs = {"logits": self._logits_value, BEST: graph.value(self._best)}
         outputs |= {present(name): value for name, value in past.items()}
         self._binding = bind(graph.session, inputs, outputs)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from compressor.errors import UsageError
 from compressor.runtime.artifact import TranslationArtifact
 from compressor.runtime.batching import Batch, Floats
+from compressor.runtime.beam_search import beam_search
 from compressor.runtime.decoder import DecoderGraph
 from compressor.runtime.device_decoder import DeviceDecoder, DeviceGraph
 from compressor.runtime.device_search import greedy_on_device
@@ -22,7 +23,7 @@ from compressor.runtime.generation import Generation, OutputTokens
 from compressor.runtime.gpu_thread import Result, in_turn
 from compressor.runtime.opening import open_output_tokens
 from compressor.runtime.runtime import BatchSizes, Line, Runtime, StreamLimits
-from compressor.runtime.search import Decoder, beam_search, greedy
+from compressor.runtime.search import Decoder, greedy
 from compressor.runtime.session import run_errors
 
 

@@ -22,8 +22,10 @@ HISTORY = "history"  # the tokens of all steps, [rows, room + 1]
 LENGTHEN = "lengthen"
 SLOTS = "slots"  # input: which old position each new one has
 
-# The small graph beside it with the largest logits.
+# The small graph beside it with the largest logits, and the one beside the other forms of a step
+# with the largest log-probabilities.
 TOP = "top"
+RANK = "rank"
 COUNT = "count"  # input: how many
 TOP_VALUES = "values"
 TOP_TOKENS = "tokens"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError, did_you_mean
 from compressor.runtime.artifact import CPU_ONLY
@@ -265,18 +266,23 @@ def run_errors(directory: Path) -> Iterator[None]:
 
 
 def bind(
-    session: InferenceSession, inputs: Mapping[str, OrtValue], outputs: Mapping[str, OrtValue | str]
+    session: InferenceSession,
+    inputs: Mapping[str, OrtValue | NDArray[Any]],
+    outputs: Mapping[str, OrtValue | str],
 ) -> IOBinding:
     """Bind values to a session, so that runs copy nothing from or to Python.
 
     Args:
         session: the graph.
-        inputs: name -> the value to read.
+        inputs: name -> the value to read; of a CPU's memory also as a contiguous array.
         outputs: name -> the value to write to, or the name of a device to make one on in a run.
     """
     binding = session.io_binding()
     for name, value in inputs.items():
-        binding.bind_ortvalue_input(name, value)
+        if isinstance(value, np.ndarray):
+            binding.bind_cpu_input(name, value)
+        else:
+            binding.bind_ortvalue_input(name, value)
     for name, target in outputs.items():
         if isinstance(target, str):
             binding.bind_output(name, target)

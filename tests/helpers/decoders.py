@@ -36,6 +36,9 @@ class TorchDecoder:
     def scores(self) -> np.ndarray:
         return self.logits.numpy().copy()
 
+    def top(self, count: int) -> tuple[np.ndarray, np.ndarray] | None:
+        return None
+
     def reorder(self, rows: np.ndarray) -> None:
         assert self.cache is not None
         self.cache.reorder_cache(torch.tensor(rows))

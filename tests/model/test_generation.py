@@ -28,8 +28,9 @@ from compressor.model.generation import (
     require_beams,
     save_generation,
 )
+from compressor.runtime.beam_search import beam_search
 from compressor.runtime.generation import Generation
-from compressor.runtime.search import beam_search, greedy
+from compressor.runtime.search import greedy
 from tests.helpers.damaged_checkpoints import configure
 from tests.helpers.decoders import TorchDecoder
 from tests.helpers.errors import raises

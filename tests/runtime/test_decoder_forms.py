@@ -6,6 +6,7 @@ capture of CUDA graphs is tested so.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 import pytest
+import torch
 
 from compressor.errors import InputError, VerificationError
 from compressor.export.device_step import keep_state, share_caches, write_helpers
@@ -30,6 +32,7 @@ from compressor.runtime.decoder import FIRST_LENGTH, CachedDecoder, InPlaceDecod
 from compressor.runtime.device_decoder import LEAST_ROOM, DeviceDecoder
 from compressor.runtime.engines import Setup
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
+from compressor.storage.input_files import read_json
 from tests.export.test_for_cuda import ON_GPU
 from tests.helpers import toy
 from tests.helpers.errors import raises
@@ -100,6 +103,35 @@ def test_generates_what_pytorch_generates(
         assert got == generated(pieces, texts, **options)
         assert got == translator.generate(batch, **options), "buffers are used a second time"
     assert len({len(row) for row in got}) > 1
+
+
+@pytest.mark.parametrize("rewrite", [None, in_place], ids=["caches from every step", "in place"])
+def test_a_graph_selects_the_best_tokens(
+    pieces: Exported, rewrite: Callable | None, tmp_path: Path
+) -> None:
+    """Artifacts of older versions have none, and the search finds the same by itself."""
+    now = pieces.directory
+    if rewrite is not None:
+        now = with_form(pieces.directory, tmp_path / "now", rewrite)
+    older = shutil.copytree(now, tmp_path / "older")
+    path = older / "onnx" / "graphs.json"
+    data = read_json(path)
+    del data["precisions"]["fp32"]["rank"]
+    path.write_text(json.dumps(data), encoding="utf-8")
+    write_hashes(older)
+    texts = toy.sentences(9, seed=6)
+    translator, other = (Translator(directory, threads=1) for directory in (now, older))
+    batch = batch_of(translator, texts)
+    decoder = translator.start(batch)
+    decoder.step(np.full(9, 3))
+    values, tokens = torch.tensor(decoder.scores()).log_softmax(-1).topk(5)
+    top = decoder.top(5)
+    assert top is not None
+    np.testing.assert_allclose(top[0], values, rtol=1e-5, atol=1e-5)
+    assert top[1].tolist() == tokens.tolist()
+    assert other.start(batch).top(5) is None
+    answers = translator.generate(batch, num_beams=4)
+    assert answers == other.generate(batch, num_beams=4) == generated(pieces, texts, num_beams=4)
 
 
 def test_caches_are_made_longer(pieces: Exported, form: Form) -> None:

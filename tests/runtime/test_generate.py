@@ -14,9 +14,11 @@ import pytest
 import torch
 from transformers import MarianConfig, MarianMTModel
 
+from compressor.runtime import beam_search as beams_module
 from compressor.runtime import search as search_module
+from compressor.runtime.beam_search import beam_search, hypotheses_in_place, top_k
 from compressor.runtime.generation import Generation
-from compressor.runtime.search import Decoder, beam_search, greedy, top_k
+from compressor.runtime.search import Decoder, greedy
 from tests.helpers.decoders import TorchDecoder
 
 VOCABULARY, PAD, END = 61, 60, 0
@@ -176,7 +178,8 @@ def test_when_sentences_leave_changes_no_token(
     lengths = [3, 9, 6, 2, 9, 4, 7, 5, 8, 3]
     model, batch = tiny_model(4, 1.5), sources(lengths, 1)
     options = {**NO_PAD, "num_beams": beams, "early_stopping": beams > 1, "max_length": 40}
-    monkeypatch.setattr(search_module, "MIN_FINISHED_SHARE", share)
+    for module in (search_module, beams_module):
+        monkeypatch.setattr(module, "MIN_FINISHED_SHARE", share)
     decoder = TorchDecoder(model, batch)
     got = search(decoder, len(lengths), **options)
     assert got == expected(model, batch, **options)
@@ -258,3 +261,27 @@ def test_top_k_equals_a_full_sort(n: int, k: int) -> None:
     assert values.tolist() == np.sort(scores, axis=1)[:, ::-1][:, :k].tolist()
     assert np.take_along_axis(scores, places, axis=1).tolist() == values.tolist()
     assert all(len(set(row)) == k for row in places.tolist())
+
+
+def test_hypotheses_stay_in_their_rows() -> None:
+    """All that can; of several that continue one row the best, and the others in their order."""
+    parents = [[2, 0, 2, 1], [0, 0, 0, 0], [3, 2, 1, 0], [1, 3, 1, 3]]
+    wanted = [[1, 3, 0, 2], [0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]]
+    assert hypotheses_in_place(np.array(parents)).tolist() == wanted
+
+
+def test_beams_copy_as_few_rows_as_they_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row changes only where two hypotheses continue one."""
+    moved: list[np.ndarray] = []
+    reorder = TorchDecoder.reorder
+    monkeypatch.setattr(
+        TorchDecoder, "reorder", lambda self, rows: [moved.append(rows), reorder(self, rows)]
+    )
+    lengths = [5, 8, 3]
+    model, batch = tiny_model(0, 2.2), sources(lengths)
+    search(TorchDecoder(model, batch), len(lengths), num_beams=4, **NO_PAD)
+    steps = [rows for rows in moved if len(rows) == 12 and not (rows[::4] == rows[3::4]).all()]
+    assert len(steps) > 3
+    for rows in steps:
+        changed = np.count_nonzero(rows != np.arange(12))
+        assert changed == 12 - len(set(rows.tolist()))
