@@ -20,7 +20,7 @@ from compressor.export.precision_names import precision_timed
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.options.inputs import read
+from compressor.options.inputs import calibration_rows
 from compressor.options.requests import Recipe
 from compressor.pipeline.run import run
 from compressor.pipeline.setup import open_run, prepare
@@ -224,7 +224,7 @@ def divergence(recipe: Recipe, mask: Mask) -> float:
     """KL(p_dense || p_cut) on the held-out rows, of a cut that is repaired on the others."""
     checkpoint = open_checkpoint(recipe.model.path)
     task = TASKS[checkpoint.task]
-    rows = read(recipe.data, checkpoint, task).calibration
+    rows = calibration_rows(recipe.data, checkpoint)
     examples = encode(rows, checkpoint, task)
     learn, held = hold_out(examples, recipe.seed)
     if any(x.trains for x in recipe.recovery):

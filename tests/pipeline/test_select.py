@@ -16,7 +16,7 @@ from compressor.learned_masks import LEARNED
 from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask, renumbered
 from compressor.model.surgery import gated, mask_gates, prune, without_skipped
-from compressor.options.inputs import read
+from compressor.options.inputs import calibration_rows
 from compressor.options.requests import Recipe, ScoreRequest
 from compressor.options.sections import Data
 from compressor.pipeline.run import run
@@ -166,7 +166,7 @@ def test_scores_without_a_layer_are_those_of_a_model_that_never_had_it(name, che
         checkpoint = open_checkpoint(str(directory))
         task, method = TASKS[checkpoint.task], METHODS[name]()
         sublayers = [x for x in checkpoint.layers if method.scores_neurons or x.is_attention]
-        calibration = read(rows, checkpoint, task).calibration
+        calibration = calibration_rows(rows, checkpoint)
         given = ModelAndRows(checkpoint, encode(calibration, checkpoint, task), calibration)
         full = Mask.full(checkpoint.layers)
         scored = score(mask or full, method, sublayers, opened=given, context=Context())
