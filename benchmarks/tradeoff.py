@@ -3,7 +3,7 @@
     python -m benchmarks.tradeoff translator --output OUT --data TATOEBA
     python -m benchmarks.tradeoff classifier --output OUT --data CLINC150 --model FINE_TUNED
     python -m benchmarks.tradeoff long-classifier --output OUT --data R8 --model FINE_TUNED \
-        --calibration train.tsv --prune all
+        --calibration $PWD/FINE_TUNED.work/valid.tsv --prune all
 
 Compresses a model to several shares of its multiply-adds with `compress run`, in fp32, int8 and
 what the other engines of --engines compute in, and times every build in turns with the dense ones.
@@ -250,7 +250,9 @@ def main() -> None:
     parser.add_argument("name", choices=NAMES)
     parser.add_argument("--output", type=Path, help="directory of the run")
     parser.add_argument("--data", help="directory with the calibration rows and test.tsv")
-    parser.add_argument("--calibration", default="valid.tsv", help="file in --data")
+    parser.add_argument(
+        "--calibration", default="valid.tsv", help="file in --data, or an absolute path"
+    )
     parser.add_argument("--model", help="the fine-tuned classifier")
     parser.add_argument("--prune", choices=["both", "all"], help="heads and neurons; tokens too")
     parser.add_argument("--macs", default=MACS)
@@ -271,7 +273,7 @@ def main() -> None:
     if not args.draw:
         model = str(example.model()) if args.name == "translator" else args.model
         options = {
-            "calibration": f"{args.data}/{args.calibration}",
+            "calibration": str(Path(args.data) / args.calibration),
             "calibration_rows": args.rows,
             "test": f"{args.data}/test.tsv",
             "bench_seconds": args.seconds,
