@@ -173,7 +173,7 @@ def _build(row: Row) -> str:
 
 def _processor(machine: str) -> str:
     maker = "Intel" if machine.startswith("Intel") else "AMD"
-    return f"{maker}, {'AMX' if 'amx_int8' in machine else 'AVX2'}"
+    return f"{maker}, {'AMX' if 'amx_int8' in machine else 'AVX2 alone'}"
 
 
 @dataclass(frozen=True)

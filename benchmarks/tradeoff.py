@@ -32,7 +32,12 @@ MACS = "0.7,0.5,0.4,0.3,0.25"
 BATCHES = [1, 16, 64]
 LIMITS = (0.5, 1.0)  # points of the main metric
 UNIT = {"translation": "BLEU", "classification": "accuracy, %"}
-NAMES = ["translator", "classifier", "long-classifier"]
+# Name -> engines, without which there is no fastest dense build of any engine.
+ENGINES = {
+    "translator": "onnxruntime,ctranslate2",
+    "classifier": "onnxruntime,openvino",
+    "long-classifier": "onnxruntime,openvino",
+}
 DENSE_NAME = "dense"
 # Engine and precision -> label, marker and line.
 LOOKS = {
@@ -247,7 +252,7 @@ def _problem(args: Any) -> str:
 
 def main() -> None:
     parser = pages.arguments(__doc__, _problem)
-    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("name", choices=ENGINES)
     parser.add_argument("--output", type=Path, help="directory of the run")
     parser.add_argument("--data", help="directory with the calibration rows and test.tsv")
     parser.add_argument(
@@ -256,7 +261,7 @@ def main() -> None:
     parser.add_argument("--model", help="the fine-tuned classifier")
     parser.add_argument("--prune", choices=["both", "all"], help="heads and neurons; tokens too")
     parser.add_argument("--macs", default=MACS)
-    parser.add_argument("--engines", help="measured too, after onnxruntime")
+    parser.add_argument("--engines", help="onnxruntime and others; default: one more")
     parser.add_argument("--recover", default="reconstruct")
     parser.add_argument("--drop-layers")
     parser.add_argument("--rows", type=int, default=2048, help="calibration rows")
@@ -275,12 +280,13 @@ def main() -> None:
         options = {
             "calibration": str(Path(args.data) / args.calibration),
             "calibration_rows": args.rows,
+            "engines": args.engines or ENGINES[args.name],
             "test": f"{args.data}/test.tsv",
             "bench_seconds": args.seconds,
             "distill_epochs": args.epochs,
             "distill_minutes": args.minutes,
         }
-        same = ["macs", "prune", "engines", "recover", "drop_layers", "threads", "test_rows"]
+        same = ["macs", "prune", "recover", "drop_layers", "threads", "test_rows"]
         same += ["distill_text", "distill_precision", "learning_rate"]
         options |= {name: getattr(args, name) for name in same}
         precisions = ["fp32,int8"]

@@ -43,7 +43,7 @@ def test_a_processor_with_dense_builds_alone_has_no_line_of_pruned_ones(monkeypa
     found = {"engines-classification.json": sections}
     monkeypatch.setattr(first_page, "read_json", lambda path, _: found.get(path.name, {}))
     _, _, *lines = first_page.choice().splitlines()
-    assert [line.split("|")[2:4] for line in lines] == [[" Intel, AVX2 ", " 16 × 16 "]]
+    assert [line.split("|")[2:4] for line in lines] == [[" Intel, AVX2 alone ", " 16 × 16 "]]
 
 
 @pytest.mark.parametrize(
