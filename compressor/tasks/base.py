@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, NDArray[np.int64]]
 
 
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Widen numbers of half precision; float64 stays what it is."""
+    return tensor if tensor.element_size() > 4 else tensor.float()
+
+
 class Objective(ABC):
     """Base of a task's batches, its loss for scoring and learning, and its distillation."""
 
@@ -181,10 +186,10 @@ class Objective(ABC):
         return cross_entropy(logits, right, ignore_index=IGNORED, reduction="sum")
 
     def predictions(self, logits: Tensor) -> Tensor:
-        """Make log-probabilities, float32, of logits: distillation compares them."""
+        """Make log-probabilities of logits, float32 or wider: distillation compares them."""
         from torch.nn.functional import log_softmax
 
-        return log_softmax(logits.float(), -1)
+        return log_softmax(at_least_float32(logits), -1)
 
     def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
         """Compute KL(dense || model) in nats, summed over the terms.

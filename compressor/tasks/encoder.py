@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
-from compressor.tasks.base import Predictor, Task
+from compressor.tasks.base import Predictor, Task, at_least_float32
 from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
 from compressor.tasks.columns import LABEL, LABELS, PAIR, TEXT, labelled
 from compressor.tasks.labels import BETWEEN, Labels, several_labels
@@ -276,7 +276,7 @@ class MultiLabel(LabelTask):
 
     @override
     def predictions(self, logits: Tensor) -> Tensor:
-        return logits.float()
+        return at_least_float32(logits)
 
     @override
     def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from compressor.errors import CompressWarning, InputError
 from compressor.model.sentence_settings import SIGMOID, activation_of
 from compressor.runtime.cross_encoder import probabilities, relevance
 from compressor.storage.text_files import format_suffix
+from compressor.tasks.base import at_least_float32
 from compressor.tasks.batching import Example
 from compressor.tasks.columns import LABEL, PAIR, RELEVANCES, SCORES, TEXT, labelled, ranked
 from compressor.tasks.encoder import AnswerTask, EncoderTask
@@ -63,9 +64,8 @@ class ScoreTask(AnswerTask):
 
     @override
     def predictions(self, logits: Tensor) -> Tensor:
-        """Take the numbers, [rows, 1] float32."""
-        numbers: Tensor = self.scores(logits).float()
-        return numbers[:, None]
+        """Take the numbers, [rows, 1], float32 or wider."""
+        return at_least_float32(self.scores(logits))[:, None]
 
     @override
     def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
@@ -355,7 +355,7 @@ class Embedding(EncoderTask):
 
     @override
     def predictions(self, logits: Tensor) -> Tensor:
-        return logits.float()
+        return at_least_float32(logits)
 
     @override
     def divergence(self, actual: Tensor, dense: Tensor) -> Tensor:
