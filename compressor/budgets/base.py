@@ -240,8 +240,12 @@ class Budget(Options):
         """The option that is about tokens, as in `--floor tokens=0.2`; empty: none is."""
         return f"--floor {self.floor}" if self.floor and names_tokens(self.floor) else ""
 
-    def with_default_units(self) -> Self:
-        """A copy in which what goes by default is said."""
+    def with_default_units(self, tokens: bool) -> Self:
+        """A copy in which what goes by default is said.
+
+        Args:
+            tokens: whether they can go: the model does without, and the method scores them.
+        """
         return self
 
     @abstractmethod

@@ -28,7 +28,8 @@ class CompetingUnits(Budget):
     prune: Prune | None = option(
         None,
         help="Which units go: heads, neurons, both (heads and neurons), tokens, or all. Tokens are "
-        "what encoders hand on to the next layer, of tasks that read one token. Default: both.",
+        "what encoders hand on to the next layer, of tasks that read one token. Default: all where "
+        "the model and the method allow it, else both.",
     )
     drop_layers: str | None = option(
         None,
@@ -59,11 +60,12 @@ class CompetingUnits(Budget):
         by_name = self.prune is not None and "tokens" in UNITS_TO_PRUNE[self.prune]
         return f"--prune {self.prune}" if by_name else super().asks_for_tokens
 
-    def with_default_units(self) -> Self:
-        """A copy with heads and neurons, and with tokens where these have a floor."""
+    def with_default_units(self, tokens: bool) -> Self:
+        """A copy with heads and neurons, and with tokens where they can go or have a floor."""
         if self.prune is not None:
             return self
-        return self.model_copy(update={"prune": "all" if self.asks_for_tokens else "both"})
+        all_units = tokens or self.asks_for_tokens
+        return self.model_copy(update={"prune": "all" if all_units else "both"})
 
     def units(self, full: Mask) -> frozenset[Units]:
         """Heads, neurons, tokens, as `prune` says; without it heads and neurons."""

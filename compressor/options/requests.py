@@ -108,10 +108,16 @@ class Recipe(Request):
             options |= options_of(step)
         return self.model_copy(update={"recovery": steps, "options": options})
 
-    def resolved(self, device: str, task: Task) -> Self:
-        """A copy with what device and task decide, so that it says what was done."""
+    def resolved(self, device: str, task: Task, *, tokens: bool) -> Self:
+        """A copy with what device and model decide, so that it says what was done.
+
+        Args:
+            device: to compute on.
+            task: of the model.
+            tokens: whether layers of the model may hand on fewer tokens than they get.
+        """
         options = {**self.options, "device": self.device}  # which a launcher may have set
-        budget = self.budget.with_default_units()
+        budget = self.budget.with_default_units(tokens and self.method.scores_tokens)
         if budget != self.budget:
             options |= options_of(budget)
         made = self.model_copy(update={"budget": budget, "options": options})

@@ -14,6 +14,7 @@ from compressor.export.exported import export_bytes
 from compressor.export.precision_names import precision_timed, precisions_to_export
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
+from compressor.model.token_units import why_all_tokens
 from compressor.options import inputs
 from compressor.options.requests import Recipe
 from compressor.options.validate import (
@@ -99,7 +100,8 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
     device = pick_device(recipe.device, progress)
     checkpoint = inputs.load(recipe.model)
     check_model(recipe, checkpoint)
-    recipe = recipe.resolved(device, TASKS[checkpoint.task])
+    tokens = not why_all_tokens(checkpoint.model)
+    recipe = recipe.resolved(device, TASKS[checkpoint.task], tokens=tokens)
     given = open_inputs(recipe, checkpoint, progress)
     plan = plan_run(recipe, given, device, output)
     texts = given.source_text, given.target_text

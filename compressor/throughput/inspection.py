@@ -23,6 +23,7 @@ from compressor.model.sublayers import (
 )
 from compressor.model.token_selection import hands_on_fewer
 from compressor.model.token_tables import count_tokens
+from compressor.model.token_units import why_all_tokens
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.tasks import TASKS, Example, Task
 from compressor.throughput.multiply_adds import (
@@ -180,7 +181,7 @@ def _least_share(checkpoint: Checkpoint, size: WorkSize) -> float | None:
     if checkpoint.pruning is not None:
         return None
     # Of any share: the limits are the same.
-    budget = Macs(macs=[0.5]).with_default_units()
+    budget = Macs(macs=[0.5]).with_default_units(not why_all_tokens(checkpoint.model))
     costs = _costs_at(checkpoint, [(size.source, size.target)])
     return budget.least_share(budget.limits(checkpoint.mask), costs)
 

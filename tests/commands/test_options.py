@@ -159,9 +159,9 @@ WRITTEN = [
 
 @pytest.mark.parametrize("options", WRITTEN)
 def test_a_written_recipe_says_everything_and_is_read_the_same(write, options):
-    task = TASKS["translation"]
-    recipe = make_recipe(model="m", calibration="c", test="t", **options).resolved("cpu", task)
-    assert make_recipe(write(recipe.to_yaml())).resolved("cpu", task) == recipe
+    decided = {"device": "cpu", "task": TASKS["translation"], "tokens": False}
+    recipe = make_recipe(model="m", calibration="c", test="t", **options).resolved(**decided)
+    assert make_recipe(write(recipe.to_yaml())).resolved(**decided) == recipe
     given = {name: value for name, value in recipe.options.items() if value not in (None, [])}
     assert given.keys() >= options.keys()
 
@@ -171,7 +171,7 @@ def test_what_the_device_and_the_task_decide():
     recipe = make_recipe(**options)
     launched = {"device": "cpu", "recovery": [recipe.recovery[0].with_precision("bf16")]}
     task = TASKS["translation"]
-    written = recipe.model_copy(update=launched).resolved("cpu", task).options
+    written = recipe.model_copy(update=launched).resolved("cpu", task, tokens=True).options
     assert (written["device"], written["distill_precision"]) == ("cpu", "bf16")
     on_gpu = recipe.recovery[0].on_device("cuda").for_task(task)
     assert (on_gpu.precision, on_gpu.batch) == ("bf16", 32)
@@ -179,6 +179,24 @@ def test_what_the_device_and_the_task_decide():
     assert [learns.on_device(x).batch for x in ("cuda", "cpu")] == [512, None]
     said = make_recipe(**options, distill_precision="bf16", distill_batch=8).recovery[0]
     assert said.on_device("cpu") == said == said.for_task(task)
+
+
+@pytest.mark.parametrize(
+    ("options", "prune"),
+    [
+        ({"macs": 0.5}, ("all", "both")),
+        ({"speedup": 2}, ("all", "both")),
+        ({"max_drop": 0.5, "test": "t"}, ("all", "both")),
+        ({"macs": 0.5, "prune": "both"}, ("both", "both")),
+        ({"macs": 0.5, "floor": "tokens=0.5"}, ("all", "all")),
+        ({"macs": 0.5, "method": "taylor"}, ("both", "both")),
+        ({"keep": 0.5}, (None, None)),
+    ],
+)
+def test_tokens_go_by_default_where_they_can(options, prune):
+    recipe, task = make_recipe(model="m", calibration="c", **options), TASKS["classification"]
+    found = [recipe.resolved("cpu", task, tokens=tokens).options for tokens in (True, False)]
+    assert tuple(x.get("prune") for x in found) == prune
 
 
 def test_options_in_python_are_named_like_their_flags():

@@ -11,19 +11,21 @@ import pytest
 import torch
 from torch import nn
 
+import compressor.importance.token_scores as token_scores_module
 from compressor.importance import ScoringJob
 from compressor.importance.statistics import collect_statistics
 from compressor.importance.token_scores import (
     in_order,
     levels_below,
     measured_errors,
+    spread_rows,
     telescoped,
     token_scores,
 )
 from compressor.model.layers import find_sublayers
 from compressor.model.sublayers import Mask, belongs
 from compressor.model.surgery import prune, skipped
-from compressor.tasks import TASKS
+from compressor.tasks import TASKS, Batch
 from tests.helpers.batches import labelled_batch
 from tests.helpers.stages import score
 from tests.helpers.tiny import tiny_model
@@ -236,6 +238,40 @@ def test_the_rows_a_batch_has_do_not_matter():
     )
     for level, error in measured_errors(alone, [10, 10]).items():
         assert error == pytest.approx(together[level], rel=1e-3, abs=1e-7)
+
+
+def test_few_of_many_rows_are_measured(monkeypatch: pytest.MonkeyPatch):
+    setup = scoring()
+    rows = [x.lines([row]) for x in setup.batches for row in range(len(x.rows))]
+    few = dataclasses.replace(setup, batches=[rows[0], rows[3], rows[6]])
+    expected = measured_errors(few, [10, 10])
+    tokens = sum(x["input_ids"].numel() for x in setup.batches)
+    monkeypatch.setattr(token_scores_module, "MOST_TOKENS", tokens // 3 + 1)
+    monkeypatch.setattr(token_scores_module, "LEAST_ROWS", 1)
+    for level, error in measured_errors(setup, [10, 10]).items():
+        assert error == pytest.approx(expected[level], rel=1e-3, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "least", "lines"),
+    [
+        ([3, 4], 35, 1, [[0, 1, 2], [0, 1, 2, 3]]),
+        ([3, 4], 34, 1, [[0, 2], [1, 3]]),
+        ([3, 4], 1, 1, [[0], [3]]),
+        ([3, 4], 1, 4, [[0, 1, 2], [0, 1, 2, 3]]),
+        ([3, 5], 1, 4, [[0, 2], [1, 3]]),
+        ([1, 1, 1, 4], 18, 1, [[0], [0], [0], [1, 3]]),  # at least one of each
+    ],
+)
+def test_rows_are_taken_evenly(
+    sizes: list[int], most: int, least: int, lines: list[list[int]], monkeypatch: pytest.MonkeyPatch
+):
+    """Of rows of five tokens."""
+    monkeypatch.setattr(token_scores_module, "MOST_TOKENS", most)
+    monkeypatch.setattr(token_scores_module, "LEAST_ROWS", least)
+    batches = [Batch({"input_ids": torch.arange(n)[:, None].expand(n, 5)}, range(n)) for n in sizes]
+    found = spread_rows(batches)
+    assert [x["input_ids"][:, 0].tolist() for x in found] == [list(x.rows) for x in found] == lines
 
 
 def test_the_model_is_left_as_it_was():
