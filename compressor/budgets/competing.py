@@ -28,8 +28,8 @@ class CompetingUnits(Budget):
     prune: Prune | None = option(
         None,
         help="Which units go: heads, neurons, both (heads and neurons), tokens, or all. Tokens are "
-        "what encoders hand on to the next layer, of tasks that read one token. Default: all where "
-        "the model and the method allow it, else both.",
+        "what encoders hand on to the next layer, of tasks that read one token. Default: all on "
+        "CPUs where model and method allow it, else both.",
     )
     drop_layers: str | None = option(
         None,

@@ -28,7 +28,7 @@ from compressor.steps.results import CostTable, LayerCost, SpeedTry, Timing
 
 Array = NDArray[np.float64]
 
-RETRIES = 3  # tighter choices after one that misses the wanted speed-up; each is exported and timed
+RETRIES = 4  # tighter choices after one that misses the wanted speed-up; each is exported and timed
 SCHEDULES = 10  # numbers of tokens that are tried, beside all and the fewest
 _STEPS = 20_000  # of the wanted saving; rounding wastes less than one step per layer
 
@@ -263,6 +263,27 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
     return chosen[::-1]
 
 
+def next_aim(wanted: float, tries: Sequence[SpeedTry]) -> float:
+    """The speed-up to ask of the cost table after choices that missed the wanted one.
+
+    Measured times are taken to be proportional to predicted ones, or to lie on the line through the
+    last two where that asks for more; predicted times are halved at most.
+    """
+    # What was predicted is what a choice was good for, and may be more than was asked.
+    last = tries[-1]
+    proportional = last.predicted * wanted / last.speedup
+    if len(tries) == 1:
+        return proportional
+    before = tries[-2]
+    predicted = 1 / before.predicted - 1 / last.predicted
+    measured = 1 / before.speedup - 1 / last.speedup
+    if predicted <= 0 or measured <= 0:
+        return proportional
+    missing = (1 / last.speedup - 1 / wanted) * predicted / measured
+    on_line = max(1 / last.predicted - missing, 0.5 / last.predicted)
+    return max(proportional, 1 / on_line)
+
+
 def reach(
     wanted: float,
     scores: Scores,
@@ -307,7 +328,6 @@ def reach(
                 f"demand; ask for less{lower if has_units else ''}",
                 id=UNREACHABLE,
             )
-        # What was predicted is what this choice was good for, and may be more than was asked.
-        aim = predicted * wanted / speedup
+        aim = next_aim(wanted, tries)
     fastest = max(tries, key=lambda one: one.speedup)
     return masks[tries.index(fastest)], tries

@@ -117,7 +117,9 @@ class Recipe(Request):
             tokens: whether layers of the model may hand on fewer tokens than they get.
         """
         options = {**self.options, "device": self.device}  # which a launcher may have set
-        budget = self.budget.with_default_units(tokens and self.method.scores_tokens)
+        # Graphs that choose tokens have no fused form for CUDA.
+        tokens = tokens and self.method.scores_tokens and device == "cpu"
+        budget = self.budget.with_default_units(tokens)
         if budget != self.budget:
             options |= options_of(budget)
         made = self.model_copy(update={"budget": budget, "options": options})

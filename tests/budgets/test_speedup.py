@@ -14,6 +14,7 @@ from compressor.budgets.cost_table import (
     RETRIES,
     choose,
     layer_costs,
+    next_aim,
     predicted_speedup,
     reach,
     savings,
@@ -24,7 +25,7 @@ from compressor.budgets.unit_costs import UnitCosts
 from compressor.budgets.units import MULTIPLES, parse_floors
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
-from compressor.steps.results import CostTable, LayerCost, LayersTry, Timing
+from compressor.steps.results import CostTable, LayerCost, LayersTry, SpeedTry, Timing
 from tests.helpers.errors import raises
 from tests.helpers.scores import cost_table, timing
 
@@ -131,15 +132,18 @@ def test_floors_hold_and_what_they_forbid_is_not_reachable():
         assert predicted_speedup(mask, SAVED) == pytest.approx(most)
 
 
-def try_to_reach(wanted: float, share: float, floor: str = "0"):
-    """On a machine on which only a share of what the table promises comes true."""
+def try_to_reach(wanted: float, share: float, floor: str = "0", fixed: float = 0.0):
+    """On a machine on which only a share of what the table promises comes true.
+
+    The smaller the model, the less: the fixed time is left in any case.
+    """
     saved, seen = SAVED, []
 
     def measure(mask: Mask, number: int) -> Timing:
         seen.append(mask)
         assert number == len(seen)
         gain = sum(saved[name][count] for name, count in mask.counts().items())
-        return timing(1 / (1 - share * gain))
+        return timing(1 / ((1 - share * gain) * (1 - fixed) + fixed))
 
     limits = replace(LIMITS, floors=parse_floors(floor, FULL))
     mask, tries = reach(wanted, scores(), limits, SAVED, measure)
@@ -154,10 +158,33 @@ def test_a_miss_is_followed_by_a_tighter_choice_and_no_other():
     assert [one.met for one in tries] == [False] * (len(tries) - 1) + [True]
     assert 2 <= len(tries) <= RETRIES + 1
     assert tries[-1].kept == str(mask)
+    assert tries[1].aim == pytest.approx(tries[0].predicted * 1.3 / tries[0].speedup)
     aims = [one.aim for one in tries]
     assert aims == sorted(aims)
-    for before, after in itertools.pairwise(tries):
-        assert after.aim == pytest.approx(before.predicted * 1.3 / before.speedup)
+
+
+def tried(predicted: float, speedup: float) -> SpeedTry:
+    return SpeedTry(
+        aim=1, predicted=predicted, kept="", speedup=speedup, speedup_interval=(1, 1), met=False
+    )
+
+
+def test_the_next_choice_is_on_the_line_through_the_last_two():
+    # Measured time: a quarter of the dense time, and half of what is predicted.
+    first, second = tried(2, 2), tried(4, 1 / 0.375)
+    assert next_aim(3, [first]) == pytest.approx(2 * 3 / 2)
+    assert next_aim(3, [first, second]) == pytest.approx(6)  # 1/4 + 1/2 x 1/6 = 1/3
+    assert next_aim(3, [tried(8, 1), first, second]) == pytest.approx(6)
+    assert next_aim(4.5, [first, second]) == 8  # never: the predicted time is halved
+    noise = tried(4, 2 - 1e-9)  # no faster than before, or slower
+    assert next_aim(3, [first, noise]) == pytest.approx(4 * 3 / 2)
+
+
+def test_what_does_not_scale_is_asked_for_on_top():
+    mask, tries = try_to_reach(1.5, 0.8, fixed=0.1)
+    assert [x.met for x in tries] == [False] * (len(tries) - 1) + [True]
+    assert len(tries) <= 4
+    assert tries[-1].kept == str(mask)
 
 
 def test_what_the_floors_do_not_allow_is_an_error_that_says_how_much_is_possible():

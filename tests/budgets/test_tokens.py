@@ -256,14 +256,15 @@ def test_what_goes_is_what_prune_says():
         assert limits.units == units
         assert limits.full == (FULL if "tokens" in units else DENSE)
         assert budget.asks_for_tokens == (f"--prune {name}" if "tokens" in units else "")
-        assert budget.with_default_units() == budget
+        assert budget.with_default_units(True) == budget.with_default_units(False) == budget
     usual, floor = Macs(macs=[0.5]), Macs(macs=[0.5], floor="tokens=0.2")
     assert floor.asks_for_tokens == "--floor tokens=0.2"
-    assert floor.with_default_units().prune == "all"  # refused before, where they cannot go
-    assert usual.with_default_units().prune == "both"
+    assert floor.with_default_units(False).prune == "all"  # refused before, where they cannot go
+    assert usual.with_default_units(True).prune == "all"
+    assert usual.with_default_units(False).prune == "both"
     counts = Counts(keep=["heads=0.5", "encoder_tokens=0.5"])
     assert counts.asks_for_tokens == "--keep encoder_tokens=0.5"
-    assert counts.with_default_units() == counts
+    assert counts.with_default_units(True) == counts
     assert counts.limits(DENSE).full == FULL
 
 

@@ -182,21 +182,24 @@ def test_what_the_device_and_the_task_decide():
 
 
 @pytest.mark.parametrize(
-    ("options", "prune"),
+    ("options", "where"),
     [
-        ({"macs": 0.5}, ("all", "both")),
-        ({"speedup": 2}, ("all", "both")),
-        ({"max_drop": 0.5, "test": "t"}, ("all", "both")),
-        ({"macs": 0.5, "prune": "both"}, ("both", "both")),
-        ({"macs": 0.5, "floor": "tokens=0.5"}, ("all", "all")),
-        ({"macs": 0.5, "method": "taylor"}, ("both", "both")),
-        ({"keep": 0.5}, (None, None)),
+        ({"macs": 0.5}, "all both both"),
+        ({"speedup": 2}, "all both both"),
+        ({"max_drop": 0.5, "test": "t"}, "all both both"),
+        ({"macs": 0.5, "prune": "both"}, "both both both"),
+        ({"macs": 0.5, "prune": "all"}, "all all all"),
+        ({"macs": 0.5, "floor": "tokens=0.5"}, "all all all"),
+        ({"macs": 0.5, "method": "taylor"}, "both both both"),
+        ({"keep": 0.5}, "None None None"),
     ],
 )
-def test_tokens_go_by_default_where_they_can(options, prune):
+def test_tokens_go_by_default_where_they_can(options, where):
+    """On a CPU, from models that do with fewer; not on a GPU, nor from other models."""
     recipe, task = make_recipe(model="m", calibration="c", **options), TASKS["classification"]
-    found = [recipe.resolved("cpu", task, tokens=tokens).options for tokens in (True, False)]
-    assert tuple(x.get("prune") for x in found) == prune
+    cases = [("cpu", True), ("cuda", True), ("cpu", False)]
+    found = [recipe.resolved(device, task, tokens=tokens).options for device, tokens in cases]
+    assert " ".join(str(x.get("prune")) for x in found) == where
 
 
 def test_options_in_python_are_named_like_their_flags():
