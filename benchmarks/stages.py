@@ -40,11 +40,12 @@ class Stage:
 
 
 def halve(model: Path, rows: Path, count: int, output: Path, *more: str) -> list[Stage]:
-    """`measure` a run that halves a model by its first rows.
+    """`measure` a run that halves a model by its first rows, by its heads and neurons.
 
     Float32 and int8 are exported and evaluated on the same rows, and not timed.
     """
     arguments = ["--model", str(model), "--output", str(output), "--macs", "0.5", "--no-bench"]
+    arguments += ["--prune", "both"]
     arguments += ["--calibration", str(rows), "--calibration-rows", str(count)]
     arguments += ["--test", str(rows), "--test-rows", str(count), "--precision", "fp32,int8"]
     return measure(["run", *arguments, *more])

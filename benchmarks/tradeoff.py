@@ -259,7 +259,9 @@ def main() -> None:
         "--calibration", default="valid.tsv", help="file in --data, or an absolute path"
     )
     parser.add_argument("--model", help="the fine-tuned classifier")
-    parser.add_argument("--prune", choices=["both", "all"], help="heads and neurons; tokens too")
+    parser.add_argument(
+        "--prune", choices=["both", "all"], default="both", help="heads and neurons; tokens too"
+    )
     parser.add_argument("--macs", default=MACS)
     parser.add_argument("--engines", help="onnxruntime and others; default: one more")
     parser.add_argument("--recover", default="reconstruct")
