@@ -41,7 +41,8 @@ class Setting:
         checkpoint: the dense checkpoint.
         output: the artifact of `compress run`; the dense artifact to compare with is in a
             subdirectory.
-        budget: what the pruned model keeps, as `compress run` is told: `macs` or `keep`, and `prune`.
+        budget: what the pruned model keeps, as `compress run` is told: `macs` and `prune`, or
+            `keep`.
         macs_share: the share of the multiply-adds that this is, from the run's report.
         rows: the rows that are timed and, if the model is `trained`, whose quality is measured.
         restricted: an artifact with the same heads whose decoder scores only the tokens that occur
@@ -143,7 +144,8 @@ def _model(name: str, args: argparse.Namespace, work: Path) -> dict[str, Any]:
         raise SystemExit("the classifier needs --classifier and --clinc")
     return _TRAINED | {
         "title": "MiniLM-L6 on CLINC150 (6 layers, width 384)",
-        "task": "classification", "checkpoint": args.classifier, "budget": {"macs": "0.4", "prune": "both"},
+        "task": "classification", "checkpoint": args.classifier,
+        "budget": {"macs": "0.4", "prune": "both"},
         "test": f"{args.clinc}/test.tsv", "test_rows": args.test_rows,
         "recipe": {"calibration": f"{args.clinc}/valid.tsv", "calibration_rows": 1024},
     }  # fmt: skip

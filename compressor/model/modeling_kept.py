@@ -25,8 +25,8 @@ class KeptTokens:
     real: Tensor  # [batch, kept] bool: False where a shorter row of the batch has no token
     added: Tensor  # [batch, kept] float32: what that adds to attention scores
     preferred: Tensor  # [batch, kept] float32: what is added to significance, to rank tokens
-    lengths: Tensor  # [batch, 1] int64: real tokens of the whole rows
-    whole: Tensor  # [batch, tokens], of the whole rows with padding; its size alone counts
+    lengths: Tensor  # [batch, 1] int64: real tokens of the whole rows, one at least
+    numbers: Tensor  # [1, tokens] int64: 0, TENTHS, 2 TENTHS, … of whole rows with padding
     tenths: int  # of the rows' tokens that are left
     significance: Tensor  # [batch, kept], of the last layer that had heads
     read: Tensor | None  # [batch] int64: the slot of the token that is read; None: the first
@@ -54,13 +54,17 @@ def all_tokens(states: Tensor, mask: Tensor | None, keeps_last: bool) -> KeptTok
     slots = torch.arange(tokens, device=states.device)[None]
     read = (real * slots).amax(-1) if keeps_last else None
     added = _added(real)
+    # The token that is read is first, slots without a token are last, and of equal tokens the one
+    # with the lower place is first: not every engine keeps the order of equal values.
+    is_read = slots == (0 if read is None else read[:, None])
+    by_place = torch.where(real, slots * -_TIE, _MASKED)
     return KeptTokens(
         places=slots.expand(batch, tokens),
         real=real,
         added=added,
-        preferred=_preferred(real, slots, slots == (0 if read is None else read[:, None])),
-        lengths=real.sum(1, keepdim=True),
-        whole=real,
+        preferred=torch.where(is_read, -_MASKED, by_place),
+        lengths=real.sum(1, keepdim=True).clamp_min(1),
+        numbers=slots * TENTHS,
         tenths=TENTHS,
         significance=torch.zeros_like(added),
         read=read,
@@ -70,15 +74,6 @@ def all_tokens(states: Tensor, mask: Tensor | None, keeps_last: bool) -> KeptTok
 
 def _added(real: Tensor) -> Tensor:
     return torch.where(real, 0.0, _MASKED)
-
-
-def _preferred(real: Tensor, places: Tensor, is_read: Tensor) -> Tensor:
-    """What orders tokens beside their significance.
-
-    The token that is read is first, slots without a token are last, and of equal tokens the one
-    with the lower place is first: not every engine keeps the order of equal values.
-    """
-    return torch.where(is_read, -_MASKED, torch.where(real, places * -_TIE, _MASKED))
 
 
 def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
@@ -92,18 +87,15 @@ def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
         The chosen tokens, and their slots among those given, [batch, chosen] int64.
     """
     ranks = kept.significance.float() + kept.preferred
-    slots = most_significant(ranks, kept.whole, tenths)
-    number = torch.arange(slots.shape[1], device=slots.device)[None]
-    real = _is_chosen(number, kept, tenths)
-    added = _added(real)
-    places = kept.places.gather(1, slots)
+    slots = most_significant(ranks, kept.numbers, tenths)
+    real = _is_chosen(first_numbers(kept.numbers, slots, tenths), kept, tenths)
     chosen = KeptTokens(
-        places=places,
+        places=kept.places.gather(1, slots),
         real=real,
-        added=added,
-        preferred=_preferred(real, places, number == 0),
+        added=_added(real),
+        preferred=torch.where(real, kept.preferred.gather(1, slots), _MASKED),
         lengths=kept.lengths,
-        whole=kept.whole,
+        numbers=kept.numbers,
         tenths=tenths,
         significance=kept.significance.gather(1, slots),
         read=None,
@@ -115,40 +107,53 @@ def choose_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, Tensor]:
 def hide_tokens(kept: KeptTokens, tenths: int) -> tuple[KeptTokens, None]:
     """As `choose_tokens`, but all tokens stay, and those that are not chosen are hidden."""
     ranks = kept.significance.float() + kept.preferred
-    order = most_significant(ranks, kept.whole, TENTHS)
-    number = torch.arange(order.shape[1], device=order.device)[None].expand_as(order)
-    real = _is_chosen(torch.empty_like(order).scatter_(1, order, number), kept, tenths)
-    added = _added(real)
+    order = most_significant(ranks, kept.numbers, TENTHS)
+    numbers = kept.numbers.expand_as(order)
+    real = _is_chosen(torch.empty_like(order).scatter_(1, order, numbers), kept, tenths)
     hidden = replace(
         kept,
         real=real,
-        added=added,
-        preferred=_preferred(real, kept.places, kept.preferred > 0),
+        added=_added(real),
+        preferred=torch.where(real, kept.preferred, _MASKED),
         tenths=tenths,
         margin=_margin(kept, ranks, tenths),
     )
     return hidden, None
 
 
-def _is_chosen(number: Tensor, kept: KeptTokens, tenths: int) -> Tensor:
-    """Whether tokens with these numbers, from 0 by their ranks, are chosen; as `number`."""
+def _is_chosen(numbers: Tensor, kept: KeptTokens, tenths: int) -> Tensor:
+    """Whether tokens are chosen; `numbers` are TENTHS times 0, 1, … by their ranks."""
     # number < ceil(tenths / TENTHS x length), and the first one always
-    return number * TENTHS < (kept.lengths * tenths).clamp_min(1)
+    return numbers < (kept.lengths * tenths if tenths else 1)
 
 
-def most_significant(ranks: Tensor, whole: Tensor, tenths: int) -> Tensor:
+def most_significant(ranks: Tensor, numbers: Tensor, tenths: int) -> Tensor:
     """The slots with the highest ranks, highest first; equal ones by their order.
 
     Args:
         ranks: [batch, tokens].
-        whole: as in `KeptTokens`.
+        numbers: as in `KeptTokens`; their size alone counts.
         tenths: of the whole rows' tokens that are chosen, rounded up, and one at least.
 
     Returns:
         [batch, chosen] int64.
     """
-    most = max(1, (tenths * whole.shape[1] + TENTHS - 1) // TENTHS)
+    most = max(1, (tenths * numbers.shape[1] + TENTHS - 1) // TENTHS)
     return ranks.sort(dim=1, descending=True, stable=True).indices[:, :most]
+
+
+def first_numbers(numbers: Tensor, slots: Tensor, tenths: int) -> Tensor:
+    """The numbers of tokens that were chosen.
+
+    Args:
+        numbers: as in `KeptTokens`.
+        slots: that `most_significant` has chosen.
+        tenths: that it was given.
+
+    Returns:
+        [1, chosen] int64.
+    """
+    return numbers[:, : slots.shape[1]]
 
 
 def _margin(kept: KeptTokens, ranks: Tensor, tenths: int) -> Tensor | None:
