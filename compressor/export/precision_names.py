@@ -70,8 +70,9 @@ def precisions_to_export(names: Sequence[str], device: str) -> tuple[str, ...]:
 
 
 def precision_timed(names: Sequence[str], device: str) -> str:
-    """The precision in which candidate masks are timed: float16 has a special form on CUDA."""
-    return "fp16" if device == "cuda" and "fp16" in names else BASE
+    """The precision in which candidate masks are timed: the device's fastest of those exported."""
+    fastest = ON_DEVICE[device][-1]
+    return fastest if fastest in names else BASE
 
 
 def named_precisions(values: Sequence[str] | None) -> list[str] | None:

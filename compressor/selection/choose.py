@@ -29,6 +29,7 @@ from compressor.selection.values import ArtifactPlan, Measuring, Prunable
 from compressor.steps.context import Context
 from compressor.steps.results import QualitySearch
 from compressor.steps.values import ChosenUnits, Exported
+from compressor.storage.names import BASE
 from compressor.throughput.timer import RunTimer
 
 if TYPE_CHECKING:
@@ -175,8 +176,15 @@ def timer_of(
     """What times candidates for a budget."""
     assert measuring.timing is not None
     engine = budget.timed_engine or dense.model.engine
-    checkpoint, rows = opened.source.checkpoint, opened.data.timed
-    return RunTimer(dense, engine, measuring.precision, measuring.timing, checkpoint, rows, context)
+    return RunTimer(
+        dense=dense,
+        engine=engine,
+        precision=measuring.precision if engine == dense.model.engine else BASE,
+        settings=measuring.timing,
+        source=opened.source,
+        rows=opened.data.timed,
+        context=context,
+    )
 
 
 class RunScorer:

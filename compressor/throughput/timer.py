@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compressor.export.for_cuda import link_float32
 from compressor.export.precisions import write_precision
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
@@ -21,7 +20,10 @@ from compressor.steps.results import Throughput
 from compressor.steps.values import DENSE, Exported
 from compressor.storage.names import BASE, ONNXRUNTIME
 from compressor.tasks import TASKS, Rows
+from compressor.tasks.opened import ModelAndRows
 from compressor.throughput.bench import Subject, benchmark
+
+RANGE_ROWS = 32  # Time does not depend on the ranges of int8 activations.
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class RunTimer:
     engine: str
     precision: str
     settings: Mapping[str, Any]  # keywords of `benchmark`
-    checkpoint: Checkpoint  # to remove units from
+    source: ModelAndRows  # to remove units from
     rows: Rows  # whose lengths are timed
     context: Context
 
@@ -43,7 +45,7 @@ class RunTimer:
             time_masks,
             *inputs,
             title=f"timing {what}",
-            checkpoint=self.checkpoint,
+            source=self.source,
             rows=self.rows,
             context=self.context,
         )
@@ -57,7 +59,7 @@ def time_masks(
     precision: str,
     settings: Mapping[str, Any],
     *,
-    checkpoint: Checkpoint,
+    source: ModelAndRows,
     rows: Rows,
     context: Context,
 ) -> Throughput:
@@ -68,34 +70,30 @@ def time_masks(
     Args:
         masks: name of each subject -> the units that it keeps.
         batch: rows in a batch.
-        dense: the exported dense model.
+        dense: the dense model, exported in the precision.
         engine: that is timed.
         precision: that is timed.
         settings: keywords of `benchmark`.
-        checkpoint: the dense model.
+        source: the dense model, and rows that the ranges of int8 activations are taken from.
         rows: whose lengths are timed.
         context: where they are timed.
     """
-    exported, device = dense.directory, context.device
+    exported, checkpoint = dense.directory, source.checkpoint
+    examples = source.examples[:RANGE_ROWS] if source.calibrated else ()
     with context.steps.staging() as folder:
-        reference = exported
-        if precision != BASE:  # the dense model may not have been exported in that yet
-            reference = folder / DENSE
-            link_float32(exported, reference)
-            write_precision(reference, precision, (), device=device)
         full = Mask.full(checkpoint.layers).counts()
-        subjects = [Subject(DENSE, reference, full, precision, engine)]
+        subjects = [Subject(DENSE, exported, full, precision, engine)]
         for number, (name, mask) in enumerate(masks.items(), 1):
             path = folder / str(number)
             export_trial(checkpoint, mask, exported, path, engine)
             if precision != BASE:
-                write_precision(path, precision, (), device=device)
+                write_precision(path, precision, examples, device=context.device)
             counts = mask.of_layers_left().counts()
             subjects.append(Subject(name, path, counts, precision, engine))
             context.progress.update("graphs", number, len(masks))
         how = {**settings, "batch_sizes": [batch], "memory": False}
         return benchmark(
-            subjects, rows=rows, device=device, progress=context.progress.message, **how
+            subjects, rows=rows, device=context.device, progress=context.progress.message, **how
         )
 
 

@@ -17,6 +17,7 @@ import torch
 from compressor.budgets import shapes
 from compressor.budgets.cost_table import RETRIES, trial_mask
 from compressor.export.precision_names import precision_timed
+from compressor.export.precisions import write_precision
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
@@ -260,19 +261,22 @@ def test_a_classifier_is_built_as_fast_as_wanted(checkpoints, tmp_path, monkeypa
     assert read_recipe(out / "recipe.yaml").budget.speedup == 1.2
 
 
-def test_costs_are_measured_on_the_machine(checkpoints, tmp_path):
+@pytest.mark.parametrize(("exported", "precision"), [("fp32", "fp32"), ("fp32,int8", "int8")])
+def test_costs_are_measured_on_the_machine(exported: str, precision: str, checkpoints, tmp_path):
     """Nothing made up, so nothing is asserted of the times but that there are some."""
     rows, out = toy.labels_file(tmp_path / "rows.tsv"), tmp_path / "out"
     done = compress(
         "run", "--device", "cpu",
         "-m", checkpoints["short-bert"], "-o", out, "--calibration", rows,
         "--speedup", 1000, "--at-batch", 8, "-b", 8, "--bench-seconds", 0.01, "--threads", 1,
-        "--floor", 3, "--prune", "heads", "--json",
+        "--floor", 3, "--prune", "heads", "--json", "--precision", exported,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert json.loads(done.stdout)["id"] == "speedup-unreachable"
     records = (out / ".compress").glob("time_masks-*.json")
-    timed = [json.loads(record.read_text(encoding="utf-8"))["result"]["rows"] for record in records]
+    found = [json.loads(record.read_text(encoding="utf-8"))["result"] for record in records]
+    assert {result["precision"] for result in found} == {precision}
+    timed = [result["rows"] for result in found]
     assert all(row["sentences_per_second"] > 0 for rows in timed for row in rows)
     names = sorted([row["variant"] for row in rows] for rows in timed)
     assert names == [["dense", "choice-1"], ["dense", "encoder_self=3"]]
@@ -282,6 +286,7 @@ def test_on_cuda_choices_are_timed_in_the_form_that_runs_there(checkpoints, tmp_
     """Of the dense model too, whose own artifact stays as it is."""
     model, out = checkpoints["short-bert"], tmp_path / "out"
     made = export(model, Mask.full, tmp_path / "dense")
+    write_precision(made.directory, "fp16", (), device="cuda")
     before = sorted(path.name for path in (made.directory / "onnx").iterdir())
     seen = []
 
@@ -304,7 +309,7 @@ def test_on_cuda_choices_are_timed_in_the_form_that_runs_there(checkpoints, tmp_
         timing_step.time_masks(
             {"half": half},
             *how,
-            checkpoint=opened.source.checkpoint,
+            source=opened.source,
             rows=opened.prunable.data.timed,
             context=on_cuda,
         )
