@@ -18,6 +18,7 @@ from compressor.model.token_units import why_all_tokens
 from compressor.options import inputs
 from compressor.options.requests import Recipe
 from compressor.options.validate import (
+    check_device,
     check_model,
     check_recipe,
     gate_rules,
@@ -64,6 +65,7 @@ class Plan:
     recovery: Sequence[RecoveryMethod]
     engines: Sequence[str]  # to export for, and to compare with
     precisions: Sequence[str]  # to export, float32 first
+    candidates: int | None  # of a source token, that decoders score; None: they score all tokens
     measuring: Measuring
     samples: int  # test rows that the report shows
     rules: Sequence[Rule]  # of the gate
@@ -98,6 +100,7 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
     """
     check_recipe(recipe)
     device = pick_device(recipe.device, progress)
+    check_device(recipe, device)
     checkpoint = inputs.load(recipe.model)
     check_model(recipe, checkpoint)
     tokens = not why_all_tokens(checkpoint.model)
@@ -157,6 +160,7 @@ def plan_run(recipe: Recipe, given: Inputs, device: str, output: Path) -> Plan:
         recovery=recipe.recovery,
         engines=measured,
         precisions=precisions,
+        candidates=recipe.export.candidates,
         measuring=Measuring(
             timing=None if timing is None else timing.settings(),
             precision=precision_timed(precisions, device),
