@@ -115,5 +115,5 @@ def check_tokens(
 def _said(counts: Sequence[int]) -> str:
     """How many candidates batches had, in words."""
     if not counts:
-        return "all batches have so many candidates that all tokens are scored"
-    return f"{len(counts)} batches with {min(counts):,} to {max(counts):,} candidates"
+        return "no batch has so few candidates that these are scored alone"
+    return f"{min(counts):,} to {max(counts):,} candidates"

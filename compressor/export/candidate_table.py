@@ -27,6 +27,7 @@ TABLE = "candidates.npy"
 HELD_OUT_ROWS = 1000  # at most, and a twentieth of the text, to see what a table misses
 BATCH_ROWS = 16  # whose candidates are counted together
 _BLOCKS = 64  # of the text, that are encoded together
+_AT_ONCE = 1 << 22  # pairs of tokens that are sorted together, at least
 
 Ids = NDArray[np.int64]
 Pair = tuple[Ids, Ids]  # tokens of a source, and numbers of scored tokens of its translation
@@ -57,15 +58,17 @@ def learn_candidates(
     sources, _ = count_tokens(model)
     vocabulary = int(model.get_output_embeddings().out_features)  # type: ignore[operator]
     scored = np.arange(vocabulary) if tokens is None else np.array(tokens)
+    places = np.full(vocabulary, -1)
+    places[scored] = np.arange(len(scored))
     counts = PairCounts(sources, len(scored))
     held_out: list[Pair] = []
     every = max(20, -(-text.rows // HELD_OUT_ROWS))
-    for number, pair in enumerate(_pairs(text, scored, vocabulary, context)):
+    for number, pair in enumerate(_pairs(text, places, context)):
         if number % every == every - 1:
             held_out.append(pair)
         else:
             counts.add(*pair)
-    table = counts.table(per_token)
+    table = counts.table(per_token, places)
     path = directory / TABLE
     np.save(path, table)
     facts = CandidateFacts(
@@ -78,10 +81,8 @@ def learn_candidates(
     return LearnedCandidates(path, facts)
 
 
-def _pairs(text: Text, scored: Ids, vocabulary: int, context: Context) -> Iterator[Pair]:
-    """The tokens of each line of a text and its translation; of this those that are scored."""
-    places = np.full(vocabulary, -1)
-    places[scored] = np.arange(len(scored))
+def _pairs(text: Text, places: Ids, context: Context) -> Iterator[Pair]:
+    """The tokens of each line of a text and its translation; of this those that have a place."""
     for blocks in in_chunks(range(-(-text.rows // BLOCK_ROWS)), _BLOCKS):
         context.progress.update("lines counted", blocks[0] * BLOCK_ROWS, text.rows)
         for example in text.read(blocks):
@@ -115,7 +116,7 @@ class PairCounts:
         self._waiting.append((source[:, None] * self.shape[1] + target).ravel())
         self._size += len(source) * len(target)
         # As many at a time as there are already: each is sorted a few times only.
-        if self._size > max(1 << 22, len(self._keys)):
+        if self._size > max(_AT_ONCE, len(self._keys)):
             self._merge()
 
     def _merge(self) -> None:
@@ -128,10 +129,16 @@ class PairCounts:
         self._counts = np.add.reduceat(counts[order], starts) if len(starts) else counts
         self._waiting, self._size = [], 0
 
-    def table(self, k: int) -> NDArray[np.int32]:
+    def table(self, k: int, places: Ids) -> NDArray[np.int32]:
         """The `k` target tokens with the largest Dice coefficients for each source token.
 
-        Ties go to the lower number. Rows with fewer are filled up with the most frequent token.
+        Ties go to the lower number. Rows with fewer are filled up with the token itself, since what
+        occurs in few sources may be a part of a name, which is copied.
+
+        Args:
+            k: how many.
+            places: number of the target token with the same id, by source token; -1: there is none,
+                and the most frequent token stands in for it.
 
         Returns:
             [sources + `FREQUENT_ROWS`, k]; the last rows have the most frequent target tokens.
@@ -140,6 +147,8 @@ class PairCounts:
         sources, targets = self.shape
         frequent = np.argsort(-self.of_target, kind="stable")[: FREQUENT_ROWS * k]
         table = np.full((sources + FREQUENT_ROWS, k), frequent[0], np.int32)
+        copied = np.flatnonzero(places[:sources] >= 0)
+        table[copied] = places[copied, None]
         table[-FREQUENT_ROWS:].flat[: len(frequent)] = frequent
         source, target = np.divmod(self._keys, targets)
         dice = 2 * self._counts / (self.of_source[source] + self.of_target[target])

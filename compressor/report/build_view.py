@@ -340,9 +340,9 @@ def _candidates(models: Sequence[Variant]) -> str:
     if found.missed_by_row is None or found.missed_by_batch is None:
         return f"{learned}; what they miss is not known, since the text is too short"
     return (
-        f"{learned}; of its tokens in {found.rows:,} others {found.missed_by_row:.2%} are no "
-        f"candidates of a row alone, which has {found.per_row:,.0f}, and "
-        f"{found.missed_by_batch:.2%} none of a batch of 16, which has {found.per_batch:,.0f}"
+        f"{learned}; of the tokens of {found.rows:,} more {found.missed_by_row:.2%} are no "
+        f"candidates of the text alone, which has {found.per_row:,.0f} on average, and "
+        f"{found.missed_by_batch:.2%} none of batches of 16, which have {found.per_batch:,.0f}"
     )
 
 

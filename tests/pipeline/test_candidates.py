@@ -1,12 +1,8 @@
-"""`compress run --candidates`: a table counted in the dense model's translations, and what uses it.
-
-The expected table comes from a count by a loop over pairs, with Python's sets.
-"""
+"""`compress run --candidates`: a table counted in the dense model's answers, and what uses it."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +14,7 @@ from compressor.pipeline.run import run
 from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Translator
 from tests.helpers import toy
+from tests.helpers.candidates import table_by_a_loop
 from tests.helpers.command_line import compress
 from tests.helpers.errors import raises
 from tests.helpers.files import packed
@@ -25,24 +22,6 @@ from tests.helpers.runs import check_manifest, recipe_for
 
 K, FREQUENT = 2, 10
 LINES = toy.sentences(70, 5)
-
-
-def by_a_loop(sources: list[list[int]], targets: list[list[int]], tokens: int) -> np.ndarray:
-    """The table of candidates, counted in sets of tokens."""
-    both, of_source, of_target = Counter(), Counter(), Counter()
-    for source, target in zip(sources, targets, strict=True):
-        of_source.update(set(source))
-        of_target.update(set(target))
-        both.update((s, t) for s in set(source) for t in set(target))
-    frequent = sorted(range(tokens), key=lambda t: (-of_target[t], t))[:FREQUENT]
-    rows = []
-    for token in range(tokens):
-        dice = {
-            t: 2 * n / (of_source[s] + of_target[t]) for (s, t), n in both.items() if s == token
-        }
-        best = sorted(dice, key=lambda t: (-dice[t], t))[:K]
-        rows.append([*best, *[frequent[0]] * (K - len(best))])
-    return np.array(rows + np.reshape(frequent, (-1, K)).tolist(), np.int32)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +53,7 @@ def test_the_table_is_counted_in_translations(made):
     pairs = [pair for n, pair in enumerate(zip(LINES, answers, strict=True)) if n % 20 != 19]
     sources, targets = (tokenizer(list(texts)).input_ids for texts in zip(*pairs, strict=True))
     table = np.load(out / "onnx/candidates.npy", allow_pickle=False)
-    np.testing.assert_array_equal(table, by_a_loop(sources, targets, 1200))
+    np.testing.assert_array_equal(table, table_by_a_loop(sources, targets, 1200, K))
     assert table.dtype == np.int32
 
 
@@ -93,11 +72,14 @@ def test_a_run_writes_checks_measures_and_reports_candidates(made):
         assert facts["per_row"] == 64
         checks = {check["name"]: check for check in named[name]["checks"]}
         precision = name.removeprefix("keep-0.5-") if name != "keep-0.5" else "fp32"
-        assert "with 64 to" in checks[f"{precision} candidates score as all tokens"]["detail"]
+        assert "64 to 64 candidates" in checks[f"{precision} candidates score as all tokens"]["detail"]
     checks = {check["name"]: check for check in named["keep-0.5"]["checks"]}
     assert "greedy tokens of" in checks["ONNX generates candidates as PyTorch"]["detail"]
     text = (out / "report.md").read_text(encoding="utf-8")
-    assert "2 a source token and the 10 most frequent ones, by 67 answers" in text
+    assert (
+        "2 a source token and the 10 most frequent ones, by 67 answers of the dense model; of the"
+        in text
+    )
     check_manifest(out)
     verified = verify_directory(out)
     assert {"ONNX generates candidates as PyTorch", "ONNX generates as PyTorch"} <= {

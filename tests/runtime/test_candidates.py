@@ -14,40 +14,17 @@ import pytest
 import torch
 
 from compressor.errors import InputError
-from compressor.export.candidate_graphs import add_candidates
-from compressor.export.precisions import write_precision
 from compressor.runtime import Translator
 from compressor.runtime.batching import collate
 from compressor.runtime.candidates import FREQUENT_ROWS, candidates
 from tests.helpers import toy
+from tests.helpers.candidates import random_table, with_table
 from tests.helpers.errors import raises
-from tests.helpers.runtime_artifacts import (
-    Exported,
-    export,
-    new_directory,
-    vary,
-    write_hashes,
-)
+from tests.helpers.runtime_artifacts import Exported, export, new_directory, vary
 from tests.helpers.tiny import uneven_mask
 
 TOKENS, K = 1200, 6
 TEXTS = ["w3 w4 w5 w6", "w7", "w8 w9 w3 w10 w11 w12 w13", "w14 w15", "w3 w3 w3"]
-
-
-def random_table(tokens: int = TOKENS, k: int = K) -> np.ndarray:
-    rng = np.random.default_rng(0)
-    return rng.integers(0, tokens, (tokens + FREQUENT_ROWS, k)).astype(np.int32)
-
-
-def with_table(made: Exported, table: np.ndarray) -> Exported:
-    """The artifact with candidates, in both precisions."""
-    path = made.directory / "candidates.npy"
-    np.save(path, table)
-    add_candidates(made.directory, path)
-    path.unlink()
-    write_precision(made.directory, "int8", ())
-    write_hashes(made.directory)
-    return made
 
 
 @cache
@@ -56,7 +33,7 @@ def artifact() -> Exported:
     directory = new_directory()
     dense = toy.many_words(directory / "dense", size=TOKENS)
     made = export(dense, uneven_mask, directory / "out", lambda model: vary(model, 3))
-    return with_table(made, random_table())
+    return with_table(made, random_table(TOKENS, K))
 
 
 def encoded(runtime: Translator, texts: list[str]) -> dict[str, np.ndarray]:
@@ -119,7 +96,7 @@ def test_with_many_candidates_all_tokens_are_scored(tmp_path, precision):
     directory = tmp_path / "out"
     dense = toy.many_words(tmp_path / "dense", size=400)
     made = export(dense, uneven_mask, directory, lambda model: vary(model, 3))
-    table = random_table(400, k=30)
+    table = random_table(400, 30)
     with_table(made, table)
     runtime, whole = (
         Translator(directory, precision=precision, candidates=x) for x in (True, False)
@@ -131,7 +108,7 @@ def test_with_many_candidates_all_tokens_are_scored(tmp_path, precision):
 
 def test_candidates_are_those_of_the_table():
     """By a set for each batch; filled up with the lowest tokens that are none."""
-    table = random_table()
+    table = random_table(TOKENS, K)
     for sources in ([3], [5, 6, 7, 5], list(range(20))):
         always = [1199, 2]
         wanted = {*always, *table[-FREQUENT_ROWS:].ravel().tolist()}
@@ -155,7 +132,7 @@ def test_rules_and_rows_that_leave(tmp_path):
         settings.no_repeat_ngram_size, settings.min_length = 2, 4
         settings.bad_words_ids = [[2]]
 
-    made = with_table(export(dense, uneven_mask, directory, change), random_table())
+    made = with_table(export(dense, uneven_mask, directory, change), random_table(TOKENS, K))
     for precision in ("fp32", "int8"):
         runtime = Translator(directory, precision=precision)
         batch = encoded(runtime, TEXTS)
