@@ -1,6 +1,6 @@
 """How much faster a decoder is that scores candidates alone, by how many they are.
 
-    python -m benchmarks.candidates --work DIR [--rounds 15]
+    python -m benchmarks.candidates --work DIR [--rounds 40]
 
 A translator of OPUS-MT's size with random weights, two decoder layers and a quarter of its heads
 and neurons, whose decoder scores 32,112 tokens. Processor time of one thread, for sources of 12
@@ -39,7 +39,7 @@ from compressor.throughput.statistics import speedup_of
 CASES = ((1, 768), (1, 1536), (1, 3072), (16, 1984), (16, 2560), (16, 5120), (16, 7680))
 SOURCE, STEPS, FIRST = 12, 12, 9  # tokens: of a source, of a translation, before the timed step
 SOURCE_TOKENS = 2000  # different ones
-REPEATED = 4  # runs that are timed together
+REPEATED = 12  # steps that are timed together, as those of a translation
 
 
 def make(work: Path) -> Path:
@@ -58,8 +58,8 @@ def make(work: Path) -> Path:
     tokens = graphs.output_tokens(small)
     graphs.export(Network(small, small.model, small.mask, tokens), out / "onnx")
     write_tokenizer(small.tokenizer, out / "onnx/tokenizer.json", graphs.layout)
-    pool = np.zeros((small.model.config.vocab_size + FREQUENT_ROWS, 1), np.int32)
-    np.save(work / "candidates.npy", pool)
+    # Replaced by `with_candidates`.
+    np.save(work / "candidates.npy", np.zeros((1 + FREQUENT_ROWS, 1), np.int32))
     add_candidates(out, work / "candidates.npy")
     write_precision(out, "int8", ())
     return out
@@ -79,16 +79,16 @@ def with_candidates(runtime: Translator, count: int) -> None:
     candidates.table = table
 
 
-def seconds(rounds: int, *functions: Callable[[], object]) -> list[np.ndarray]:
+def seconds(rounds: int, *functions: Callable[[], object], repeated: int = 1) -> list[np.ndarray]:
     """Processor seconds of functions in turns, [rounds, 1] each."""
     found: list[list[float]] = [[] for _ in functions]
     for number in range(rounds + 1):
         for taken, function in zip(found, functions, strict=True):
             before = time.thread_time()
-            for _ in range(REPEATED):
+            for _ in range(repeated):
                 function()
             if number:  # the first round warms up
-                taken.append((time.thread_time() - before) / REPEATED)
+                taken.append((time.thread_time() - before) / repeated)
     return [np.array(taken)[:, None] for taken in found]
 
 
@@ -120,7 +120,7 @@ def measure(directory: Path, precision: str, rows: int, count: int, rounds: int)
 
         return run
 
-    steps = seconds(4 * rounds, *map(step, decoders))
+    steps = seconds(rounds, *map(step, decoders), repeated=REPEATED)
     (gathering,) = seconds(rounds, lambda: some.of(batch, named))
     translations = seconds(
         rounds, *(lambda x=x: x.generate(batch, forced_length=STEPS) for x in (whole, runtime))
@@ -137,7 +137,7 @@ def measure(directory: Path, precision: str, rows: int, count: int, rounds: int)
 def main() -> None:
     parser = pages.arguments(__doc__)
     parser.add_argument("--work", type=Path, required=True, help="models, reused by later calls")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=40)
     args = parser.parse_args()
     directory = make(args.work)
     titles = ["precision", "rows", "candidates", "all tokens, ms", "candidates, ms"]

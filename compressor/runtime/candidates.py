@@ -80,7 +80,7 @@ def candidates(
     chosen[table[-FREQUENT_ROWS:]] = True
     chosen[table[sources]] = True
     chosen[list(always)] = True
-    count = int(chosen.sum())
+    count = np.count_nonzero(chosen)
     more = -count % MULTIPLE
     if count + more > MOST_SHARE * every:
         return None

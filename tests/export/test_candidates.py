@@ -150,7 +150,7 @@ def test_graphs_of_all_architectures_score_candidates(tmp_path: Path, name, cali
         assert len(checks) == (2 if model else 1)
         for check in checks:
             assert check.is_met
-            assert "64 to 64 candidates" in check.detail
+            assert "128 to 128 candidates" in check.detail
 
 
 def test_graphs_with_other_weights_are_refused(tmp_path):
