@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compressor.errors import UsageError
+from compressor.model.checkpoint import Checkpoint
 from compressor.model.token_tables import count_tokens
 from compressor.recovery.planning import RecoveryPlan
 from compressor.runtime.batching import in_chunks
-from compressor.runtime.candidates import FREQUENT_ROWS, candidates
+from compressor.runtime.candidates import FREQUENT_ROWS, MOST_SHARE, candidates
 from compressor.steps.context import Context
 from compressor.steps.results import CandidateFacts
 from compressor.steps.values import LearnedCandidates
@@ -31,6 +34,31 @@ _AT_ONCE = 1 << 22  # pairs of tokens that are sorted together, at least
 
 Ids = NDArray[np.int64]
 Pair = tuple[Ids, Ids]  # tokens of a source, and numbers of scored tokens of its translation
+
+
+def require_few(per_token: int, checkpoint: Checkpoint) -> None:
+    """Check that batches can have candidates.
+
+    Args:
+        per_token: candidates of a source token.
+        checkpoint: of an encoder-decoder.
+
+    Raises:
+        UsageError: the most frequent tokens alone are so many that all tokens would be scored.
+    """
+    frequent, vocabulary = FREQUENT_ROWS * per_token, _vocabulary(checkpoint.model)
+    if frequent >= MOST_SHARE * vocabulary:
+        raise UsageError(
+            f"--candidates {per_token}: with the {frequent:,} most frequent tokens every batch "
+            f"would have more than a quarter of the {vocabulary:,} of {checkpoint.name}, and score "
+            "all; give fewer, or leave it out",
+            id="candidates-too-many",
+        )
+
+
+def _vocabulary(model: Any) -> int:
+    """How many tokens a decoder's output layer has."""
+    return int(model.get_output_embeddings().out_features)
 
 
 def learn_candidates(
@@ -56,7 +84,7 @@ def learn_candidates(
     assert text is not None
     model = opened.checkpoint.model
     sources, _ = count_tokens(model)
-    vocabulary = int(model.get_output_embeddings().out_features)  # type: ignore[operator]
+    vocabulary = _vocabulary(model)
     scored = np.arange(vocabulary) if tokens is None else np.array(tokens)
     places = np.full(vocabulary, -1)
     places[scored] = np.arange(len(scored))

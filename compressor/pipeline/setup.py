@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from compressor.export.candidate_table import require_few
 from compressor.export.cut_vocabulary import CutVocabulary, cut_vocabulary
 from compressor.export.exported import export_bytes
 from compressor.export.precision_names import precision_timed, precisions_to_export
@@ -103,6 +104,8 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
     check_device(recipe, device)
     checkpoint = inputs.load(recipe.model)
     check_model(recipe, checkpoint)
+    if recipe.export.candidates is not None:
+        require_few(recipe.export.candidates, checkpoint)
     tokens = not why_all_tokens(checkpoint.model)
     recipe = recipe.resolved(device, TASKS[checkpoint.task], tokens=tokens)
     given = open_inputs(recipe, checkpoint, progress)

@@ -72,7 +72,9 @@ def test_a_run_writes_checks_measures_and_reports_candidates(made):
         assert facts["per_row"] == 64
         checks = {check["name"]: check for check in named[name]["checks"]}
         precision = name.removeprefix("keep-0.5-") if name != "keep-0.5" else "fp32"
-        assert "64 to 64 candidates" in checks[f"{precision} candidates score as all tokens"]["detail"]
+        assert (
+            "64 to 64 candidates" in checks[f"{precision} candidates score as all tokens"]["detail"]
+        )
     checks = {check["name"]: check for check in named["keep-0.5"]["checks"]}
     assert "greedy tokens of" in checks["ONNX generates candidates as PyTorch"]["detail"]
     text = (out / "report.md").read_text(encoding="utf-8")
@@ -106,6 +108,16 @@ def test_what_does_not_go_with_candidates_is_refused(tmp_path, options, problem,
     with raises(UsageError, problem) as caught:
         run(recipe, tmp_path / "out")
     assert detail in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_so_many_candidates_that_all_tokens_are_scored_are_refused(checkpoints, tmp_path):
+    """A toy model has 60 tokens."""
+    text = {"recover": "distill", "distill_text": str(packed(tmp_path / "text.txt", "w3\n"))}
+    recipe = recipe_for(checkpoints["marian"], tmp_path, candidates=3, **text)
+    with raises(UsageError, "candidates-too-many") as caught:
+        run(recipe, tmp_path / "out")
+    assert "the 15 most frequent tokens" in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
