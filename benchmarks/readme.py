@@ -35,7 +35,11 @@ PAGES = {
     },
     "docs/guide-one-pair.md": {"one-pair": "one-pair.md"},
     "CONTRIBUTING.md": {"mutants": "mutants.md"},
-    "docs/speed.md": {"speed": "speed-1-threads-summary.md", "memory": "memory.md"},
+    "docs/speed.md": {
+        "speed": "speed-1-threads-summary.md",
+        "memory": "memory.md",
+        "candidates": "candidates.md",
+    },
 }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.budgets.unit_costs import UnitCosts
+from compressor.export.candidate_graphs import add_candidates
 from compressor.export.precision_names import BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, expect_answers, write_precision
 from compressor.export.task_graphs import Network, export_model, graph_bytes
@@ -18,11 +19,12 @@ from compressor.model.token_selection import hands_on_fewer
 from compressor.model.token_tables import count_tokens
 from compressor.model.weights import count_parameters
 from compressor.recovery.pruned import recovered_checkpoint
+from compressor.runtime.artifact import CPU_ONLY
 from compressor.runtime.engines import engine_class
 from compressor.runtime.opening import count_output_tokens, read_artifact
 from compressor.steps.context import Context
 from compressor.steps.results import Check, Ranking, Variant
-from compressor.steps.values import DENSE, Exported, Saved
+from compressor.steps.values import DENSE, Exported, LearnedCandidates, Saved
 from compressor.storage.names import BASE, ONNXRUNTIME
 from compressor.tasks import TASKS
 from compressor.tasks.opened import ModelAndRows
@@ -77,6 +79,7 @@ def export_saved(
     saved: Saved,
     tokens: list[int] | None,
     engines: Sequence[str] = (ONNXRUNTIME,),
+    candidates: LearnedCandidates | None = None,
     *,
     directory: Path,
     opened: ModelAndRows,
@@ -88,6 +91,7 @@ def export_saved(
         saved: the model, as a checkpoint.
         tokens: that a decoder scores; None for all.
         engines: of the run; those that run dense models alone are left out.
+        candidates: of the tokens, that batches score alone; None: they score all.
         directory: of the artifact.
         opened: the dense model, and the rows to check on.
         costs: multiply-adds of what may go.
@@ -96,6 +100,10 @@ def export_saved(
     count = None if tokens is None else len(tokens)
     small = recovered_checkpoint(recovered, opened)
     exported = export_graphs(small, tokens, pruned_engines(engines), directory, opened)
+    if candidates is not None:
+        add_candidates(directory, candidates.table)
+        graphs = opened.task.graphs
+        exported += graphs.check_candidates(directory, BASE, opened.inputs, small.model)
     model = describe(
         small.model,
         chosen.mask,
@@ -107,6 +115,7 @@ def export_saved(
         selection=chosen.text,
         recovery=recovered.text or "none",
         scoring=_ranking(chosen.scores),
+        candidates=None if candidates is None else candidates.facts,
         checks=[recovered.pruned.check, saved.check, *exported],
     )
     release(small.model, keep=opened.checkpoint.model)
@@ -134,10 +143,12 @@ def export_precision(
     """Write an exported model's graphs in one more precision; they are not checked yet."""
     examples = opened.examples if opened.calibrated else ()
     write_precision(exported.directory, precision, examples, directory, context.device)
+    scores_candidates = precision in CPU_ONLY  # as `write_precision` decides
     model = _another_build(
         exported.model,
         name=f"{exported.model.name}-{precision}",
         precision=precision,
+        candidates=exported.model.candidates if scores_candidates else None,
         onnx_bytes=graph_bytes(directory, precision),
     )
     return Exported(exported.directory, model)
@@ -155,7 +166,10 @@ def check_precision(exported: Exported, *, opened: ModelAndRows, context: Contex
         network = open_checkpoint(str(directory), verify=False).model
     expected = expect_answers(network, opened.inputs, directory, precision)
     release(network, keep=opened.checkpoint.model)
-    return compare_precision(expected, directory, precision, context.device, real=True)
+    checks = compare_precision(expected, directory, precision, context.device, real=True)
+    if exported.model.candidates is not None:
+        checks += opened.task.graphs.check_candidates(directory, precision, opened.inputs)
+    return checks
 
 
 def other_forms(
@@ -209,6 +223,7 @@ def engine_builds(exported: Exported, engines: Sequence[str], device: str) -> li
                 name="-".join([name, engine, *([precision] * (precision != BASE))]),
                 precision=precision,
                 engine=engine,
+                candidates=None,
             ),
         )
         for engine in engines

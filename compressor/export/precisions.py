@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from compressor.errors import VerificationError
+from compressor.export.candidate_graphs import write_candidate_graphs
 from compressor.export.device_step import share_caches
 from compressor.export.for_cuda import CUDA, form_check, packed_check
 from compressor.export.fp16 import to_fp16
@@ -24,7 +25,7 @@ from compressor.export.verify import Expected
 from compressor.model.memory import trim_memory
 from compressor.model.token_selection import undecided_text
 from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY
-from compressor.runtime.graph_names import RANK
+from compressor.runtime.graph_names import CANDIDATE_DECODER, CANDIDATE_ROLES, RANK
 from compressor.runtime.opening import read_artifact
 from compressor.steps.results import HALF_RANGE, Check
 from compressor.storage.files import write_json
@@ -102,7 +103,10 @@ def write_precision(
     forms = TASKS[data["task"]].graphs.cuda_forms if (precision, device) == ("fp16", CUDA) else {}
     made_for = {x: y for x, y in (data.pop("made_for", None) or {}).items() if x != precision}
     files: dict[str, str] = {}
-    for role, file in data["precisions"][BASE].items():
+    base = data["precisions"][BASE]
+    for role, file in base.items():
+        if role in CANDIDATE_ROLES:  # made from the decoder's graph in the precision
+            continue
         files[role] = f"{role}.{precision}.onnx"
         graph, form = written / files[role], forms.get(role)
         model = onnx.load(graphs / file, load_external_data=False)
@@ -117,6 +121,8 @@ def write_precision(
             made_for[precision] = CUDA
             files |= form.write_beside(graph, f".{precision}.onnx")
         trim_memory()
+    if CANDIDATE_DECODER in base and precision in CPU_ONLY:
+        files |= write_candidate_graphs(written / files["decoder"], f".{precision}.onnx")
     data["precisions"][precision] = files
     write_json(written / GRAPHS_FILE, data | ({"made_for": made_for} if made_for else {}))
 

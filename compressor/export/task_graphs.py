@@ -213,6 +213,22 @@ class TaskGraphs(ABC):
         """
         return []
 
+    def check_candidates(
+        self, directory: Path, precision: str, batches: Batches, model: nn.Module | None = None
+    ) -> list[Check]:
+        """Check the graphs that score candidates, if there are any in a precision.
+
+        Args:
+            directory: of the artifact.
+            precision: of the graphs.
+            batches: the model's inputs, ragged.
+            model: in float32, to compare tokens with.
+
+        Raises:
+            VerificationError: a logit or a token differs.
+        """
+        return []
+
     @abstractmethod
     def observe(
         self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -15,6 +16,7 @@ from typing_extensions import override
 
 from compressor.export import ctranslate2, translator_graphs, verify, vocabulary
 from compressor.export.attention import graph_attention
+from compressor.export.candidate_checks import check_logits, check_tokens
 from compressor.export.decoder_attention import CrossKeysValues
 from compressor.export.device_step import keep_state, write_helpers
 from compressor.export.for_cuda import CudaForm
@@ -40,11 +42,9 @@ from compressor.storage.names import BASE
 if TYPE_CHECKING:
     from compressor.runtime import Translator
     from compressor.runtime.artifact import TranslationArtifact
-    from compressor.runtime.generation import Generation
 
 OUTPUT_TOKENS = "output_tokens.json"
-# Tokens to generate at most, plus two per source token: to observe ranges, and to compare.
-_OBSERVED, _COMPARED = 8, 32
+_OBSERVED = 8  # tokens to generate at most, plus two per source token, to observe ranges
 _SEARCHED = 2  # rows of each batch to compare a search with beams on
 
 
@@ -128,11 +128,31 @@ class TranslatorGraphs(TaskGraphs):
         settings = artifact.generation
         expected = []
         for batch in batches:
-            most = _most_steps(settings, batch["input_ids"])
+            most = verify.most_steps(settings, batch["input_ids"])
             inputs, tokens, rows = greedy(model, batch, ids.tolist(), most)
             logits = [row[:, ids] for row in rows]
             expected.append(Expected(inputs, Spooled(np.stack(logits)), tokens))
         return expected
+
+    @override
+    def check(
+        self, model: nn.Module, directory: Path, batches: Batches, **options: Any
+    ) -> list[Check]:
+        """Compare the graphs that score all tokens, and those that score candidates, if any."""
+        checks = super().check(model, directory, batches, candidates=False, **options)
+        return checks + self.check_candidates(directory, BASE, batches, model)
+
+    @override
+    def check_candidates(
+        self, directory: Path, precision: str, batches: Batches, model: nn.Module | None = None
+    ) -> list[Check]:
+        if read_artifact(directory).candidate_table(precision) is None:
+            return []
+        opened: Any = partial(self.task.open, directory, precision=precision)
+        names = ("input_ids", "attention_mask")
+        arrays = [{name: batch[name].numpy() for name in names} for batch in batches]
+        checks = [check_logits(opened, arrays)]
+        return checks if model is None else [*checks, check_tokens(opened(), model, batches)]
 
     @override
     def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
@@ -141,8 +161,8 @@ class TranslatorGraphs(TaskGraphs):
         def rows() -> Iterator[tuple[list[int], list[int], Array]]:
             for arrays, answers, wanted, _, difference in _along_greedy(expected, runtime):
                 differences.append(difference)
-                read = _reads_tokens(answers[:, :-1], runtime.end_ids)
-                steps = _most_steps(runtime.artifact.generation, arrays["input_ids"])
+                read = verify.reads_tokens(answers[:, :-1], runtime.end_ids)
+                steps = verify.most_steps(runtime.artifact.generation, arrays["input_ids"])
                 produced = runtime.generate(arrays, num_beams=1, max_new_tokens=steps)
                 for row, got in enumerate(produced):
                     want = answers[row, 1:][read[row]]
@@ -172,7 +192,7 @@ class TranslatorGraphs(TaskGraphs):
         settings = replace(settings, suppress_tokens=sorted({*settings.suppress_tokens, *pad}))
         for batch in batches:
             inputs = {name: batch[name][:_SEARCHED] for name in ("input_ids", "attention_mask")}
-            most = _most_steps(settings, inputs["input_ids"])
+            most = verify.most_steps(settings, inputs["input_ids"])
             chosen = runtime.tokens.settings(settings).with_options(None, most)
             found = runtime.search({name: x.numpy() for name, x in inputs.items()}, chosen)
             options = {"max_new_tokens": most, "suppress_tokens": settings.suppress_tokens}
@@ -190,7 +210,7 @@ class TranslatorGraphs(TaskGraphs):
         same: list[bool] = []
         for arrays, answers, wanted, actual, difference in _along_greedy(expected, runtime):
             differences.append(difference)
-            read = _reads_tokens(answers[:, :-1], runtime.end_ids)  # [rows, steps]
+            read = verify.reads_tokens(answers[:, :-1], runtime.end_ids)  # [rows, steps]
             same += (actual.argmax(-1) == wanted.argmax(-1))[read].tolist()
             if runtime.feeds_back:
                 verify.require_fed_back(runtime, arrays)
@@ -263,11 +283,6 @@ class TranslatorGraphs(TaskGraphs):
         return checks
 
 
-def _most_steps(settings: Generation, sources: Any) -> int:
-    """How many tokens to compare at most, for sources [rows, tokens]."""
-    return min(settings.limit, _COMPARED + 2 * sources.shape[1])
-
-
 def _along_greedy(
     expected: Sequence[Expected], runtime: Translator
 ) -> Iterator[tuple[Mapping[str, Array], Array, Array, Array, float]]:
@@ -284,13 +299,6 @@ def _along_greedy(
         wanted, actual = batch.logits.read(), runtime.teacher_forced(batch.inputs, inputs)
         # Up to the first padding: a model with random weights may generate tokens after it, for
         # which M2M100 in PyTorch counts positions differently with and without a cache.
-        steps = _reads_tokens(inputs, ends).sum(axis=1)
+        steps = verify.reads_tokens(inputs, ends).sum(axis=1)
         parts = ([row[:n] for row, n in zip(rows, steps, strict=True)] for rows in (actual, wanted))
         yield batch.inputs, batch.tokens, wanted, actual, verify.relative_difference(*parts)
-
-
-def _reads_tokens(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:
-    """Whether each step is before the first end token, [rows, steps]."""
-    ended = np.isin(tokens, list(end_ids))
-    ended[:, 0] = False  # the start token may be an end token
-    return np.cumsum(ended, axis=1) == 0

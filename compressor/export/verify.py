@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from compressor.errors import VerificationError
 from compressor.model.generation import perturbed
 from compressor.model.token_selection import undecided_text
+from compressor.runtime.generation import Generation
 from compressor.steps.results import Check
 
 # The libraries order and fuse float32 sums differently: about 1e-6 of the largest logit per layer.
 # A wrong head count or mask causes 1e-2 and more.
 EXPORT_TOLERANCE = 1e-4
+_COMPARED = 32  # tokens to generate at most, plus two per source token
 _TRIES = 9  # with changed logits, for a row that several beams answer otherwise
 
 
@@ -232,3 +234,15 @@ def logit_check(differences: Sequence[float], provider: str = "", undecided: int
         + (f"; {provider}" if provider else "")
         + undecided_text(undecided),
     )
+
+
+def most_steps(settings: Generation, sources: Any) -> int:
+    """How many tokens to compare at most, for sources [rows, tokens]."""
+    return min(settings.limit, _COMPARED + 2 * sources.shape[1])
+
+
+def reads_tokens(tokens: NDArray[Any], end_ids: Sequence[int]) -> NDArray[Any]:
+    """Whether each step is before the first end token, [rows, steps]."""
+    ended = np.isin(tokens, list(end_ids))
+    ended[:, 0] = False  # the start token may be an end token
+    return np.cumsum(ended, axis=1) == 0

@@ -46,6 +46,7 @@ from compressor.options.sections import (
     Gate,
     ModelSection,
     RunEvaluation,
+    RunExport,
     TestData,
 )
 from compressor.recovery import RECOVERIES, RecoveryMethod
@@ -78,7 +79,7 @@ class Recipe(Request):
     recovery: Recovery = option(
         "reconstruct", name="recover", first=True, help=f"{_RECOVERIES}Default: reconstruct."
     )
-    export: Export
+    export: RunExport
     evaluation: RunEvaluation
     throughput: Annotated[Benchmark | None, Chosen(Benchmark)] = option(
         True, name="bench", first=True, help="Measure throughput, or not."

@@ -189,6 +189,20 @@ class Export(Options):
     )
 
 
+class RunExport(Export):
+    """The graphs that a run writes; it learns what a single export cannot."""
+
+    candidates: int | None = option(
+        None,
+        ge=1,
+        le=10_000,
+        help="Decoders of pruned models score only the output tokens that occur most strongly with "
+        "a batch's source tokens: this many for each, as in 100, and five times as many frequent "
+        "ones. They are counted in the dense model's answers to --distill-text. For onnxruntime "
+        "on CPUs, in fp32 and int8.",
+    )
+
+
 class MetricSettings(Options):
     """How metrics count."""
 

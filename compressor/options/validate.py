@@ -21,7 +21,7 @@ from compressor.options.requests import (
     ScoreRequest,
 )
 from compressor.options.sections import CalibrationData, Export, Gate
-from compressor.recovery import RecoveryMethod
+from compressor.recovery import RecoveryMethod, extra_text
 from compressor.report.rules import Rule, parse_rules
 from compressor.tasks import TASKS, Task
 from compressor.tasks.texts import SOURCE, TARGET
@@ -44,6 +44,7 @@ def check_recipe(recipe: Recipe) -> None:
     _check_method(recipe)
     require_rows(recipe.method, recipe.recovery, recipe.data)
     _check_budget(recipe)
+    _check_candidates(recipe)
     for rule in rules:
         _refuse(
             rule.needs_test_rows and recipe.data.test is None,
@@ -143,6 +144,40 @@ def _check_budget(recipe: Recipe) -> None:
     )
 
 
+def _check_candidates(recipe: Recipe) -> None:
+    wanted, budget = recipe.export.candidates, recipe.budget
+    if wanted is None:
+        return
+    _refuse(
+        extra_text(recipe.recovery) is None,
+        "candidates-without-text",
+        f"--candidates {wanted} are counted in the dense model's answers to --distill-text FILE; "
+        "give that, and --recover reconstruct+distill, or leave --candidates out",
+    )
+    _refuse(
+        budget.timed_batch is not None or budget.searches_rows,
+        _CLASH,
+        f"--candidates {wanted} does not go with {budget.as_typed}, whose search scores all "
+        "tokens; leave it out, or run again with the units that were found, by --keep or --macs",
+    )
+
+
+def check_device(recipe: Recipe, device: str) -> None:
+    """Raise `UsageError` for options of a recipe that do not go with the device.
+
+    Args:
+        recipe: as the user gave it.
+        device: to compute on.
+    """
+    wanted = recipe.export.candidates
+    _refuse(
+        wanted is not None and device != "cpu",
+        _USELESS,
+        f"--candidates {wanted} is for CPUs: on {device} decoders score all tokens; use --device "
+        "cpu, or leave it out",
+    )
+
+
 def _check_timing(recipe: Recipe, option: str, batch_size: int | None) -> None:
     timed = recipe.throughput
     _refuse(timed is None, _CLASH, f"{option} needs throughput; drop --no-bench")
@@ -160,6 +195,8 @@ def check_model(recipe: Recipe, checkpoint: Checkpoint) -> None:
     sections = (recipe.data, recipe.evaluation, recipe.throughput, *recipe.recovery)
     check_options(sections, task, checkpoint.name)
     check_texts(recipe.export, checkpoint)
+    if recipe.export.candidates is not None:
+        _require_of_task("--candidates", recipe.export.candidates, task, checkpoint.name)
     require_token_units(recipe.budget.asks_for_tokens, checkpoint)
     if checkpoint.entry.decoder is not None:
         _check_beams(recipe, checkpoint.model)

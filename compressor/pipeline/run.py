@@ -6,13 +6,14 @@ from functools import partial
 from pathlib import Path
 
 from compressor.evaluation.models import evaluate
+from compressor.export.candidate_table import learn_candidates
 from compressor.export.exported import export_dense, export_saved, other_forms
 from compressor.export.saved import save_model
 from compressor.export.vocabulary import tokens_of_text
 from compressor.options.requests import Recipe
 from compressor.pipeline.setup import Opened, open_run, prepare
 from compressor.progress import SILENT, Progress
-from compressor.recovery.planning import prepare_recovery
+from compressor.recovery.planning import RecoveryPlan, prepare_recovery
 from compressor.recovery.pruned import prune_units, recover_units
 from compressor.report.defaults import choose_defaults
 from compressor.report.publish import without_paths
@@ -21,7 +22,7 @@ from compressor.report.schema import Report
 from compressor.selection.choose import select_units
 from compressor.selection.layers import without_layers
 from compressor.steps.context import Context
-from compressor.steps.values import DENSE, RecoveredModel
+from compressor.steps.values import DENSE, LearnedCandidates, RecoveredModel
 from compressor.storage.files import require_directory
 from compressor.tasks.opened import ModelAndRows
 from compressor.tasks.texts import TextFile
@@ -51,6 +52,7 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
         title = "exporting the dense model to compare with"
         dense = do(export_dense, engines, title=title, into=state / DENSE, opened=opened.dense)
         recovery = prepare_recovery(opened.recovery, dense, context)
+        candidates = scored_candidates(plan.candidates, recovery, tokens, opened, context)
         models, search = [dense, *forms(dense, opened=opened.dense)], None
         for artifact in plan.removal.artifacts:
             name, folder = artifact.name, artifact.directory
@@ -79,6 +81,7 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
                 saved,
                 tokens,
                 engines,
+                candidates,
                 title=f"exporting {name}, checking",
                 into=folder,
                 opened=source,
@@ -104,6 +107,28 @@ def scored_tokens(opened: Opened, context: Context) -> list[int] | None:
         return source.task.graphs.output_tokens(source.checkpoint)
     title = f"cutting {file.path.name} into tokens"
     return context.steps.do(target_tokens, file, title=title, opened=source, context=context)
+
+
+def scored_candidates(
+    per_token: int | None,
+    recovery: RecoveryPlan,
+    tokens: list[int] | None,
+    opened: Opened,
+    context: Context,
+) -> LearnedCandidates | None:
+    """The candidates that decoders of pruned models score; None: all of `tokens`."""
+    if per_token is None:
+        return None
+    return context.steps.do(
+        learn_candidates,
+        per_token,
+        recovery,
+        tokens,
+        title=f"counting {per_token} candidates of each source token",
+        into=context.steps.state,
+        opened=opened.source,
+        context=context,
+    )
 
 
 def target_tokens(file: TextFile, *, opened: ModelAndRows, context: Context) -> list[int] | None:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from compressor.export.candidate_table import require_few
 from compressor.export.cut_vocabulary import CutVocabulary, cut_vocabulary
 from compressor.export.exported import export_bytes
 from compressor.export.precision_names import precision_timed, precisions_to_export
@@ -18,6 +19,7 @@ from compressor.model.token_units import why_all_tokens
 from compressor.options import inputs
 from compressor.options.requests import Recipe
 from compressor.options.validate import (
+    check_device,
     check_model,
     check_recipe,
     gate_rules,
@@ -64,6 +66,7 @@ class Plan:
     recovery: Sequence[RecoveryMethod]
     engines: Sequence[str]  # to export for, and to compare with
     precisions: Sequence[str]  # to export, float32 first
+    candidates: int | None  # of a source token, that decoders score; None: they score all tokens
     measuring: Measuring
     samples: int  # test rows that the report shows
     rules: Sequence[Rule]  # of the gate
@@ -98,8 +101,11 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
     """
     check_recipe(recipe)
     device = pick_device(recipe.device, progress)
+    check_device(recipe, device)
     checkpoint = inputs.load(recipe.model)
     check_model(recipe, checkpoint)
+    if recipe.export.candidates is not None:
+        require_few(recipe.export.candidates, checkpoint)
     tokens = not why_all_tokens(checkpoint.model)
     recipe = recipe.resolved(device, TASKS[checkpoint.task], tokens=tokens)
     given = open_inputs(recipe, checkpoint, progress)
@@ -157,6 +163,7 @@ def plan_run(recipe: Recipe, given: Inputs, device: str, output: Path) -> Plan:
         recovery=recipe.recovery,
         engines=measured,
         precisions=precisions,
+        candidates=recipe.export.candidates,
         measuring=Measuring(
             timing=None if timing is None else timing.settings(),
             precision=precision_timed(precisions, device),

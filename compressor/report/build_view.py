@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from compressor.model.sublayers import TOKEN_KIND
@@ -326,7 +326,24 @@ def _tokens(report: Report) -> list[tuple[str, str | None]]:
         ("Left out with tokens (float32)", "; ".join(gone)),
         ("Target text", _source(report.target_text)),
         ("Tokens that the decoder scores", "; ".join(scored.values()) if differ else ""),
+        ("Candidates of output tokens", _candidates(models)),
     ]
+
+
+def _candidates(models: Sequence[Variant]) -> str:
+    """The candidates of pruned models, which all have the same, and what they miss."""
+    found = next((model.candidates for model in models if model.candidates), None)
+    if found is None:
+        return ""
+    learned = f"{found.per_token:,} a source token and the {found.frequent:,} most frequent ones, "
+    learned += f"by {found.pairs:,} answers of the dense model"
+    if found.missed_by_row is None or found.missed_by_batch is None:
+        return f"{learned}; what they miss is not known, since the text is too short"
+    return (
+        f"{learned}; of the tokens of {found.rows:,} more {found.missed_by_row:.2%} are no "
+        f"candidates of the text alone, which has {found.per_row:,.0f} on average, and "
+        f"{found.missed_by_batch:.2%} none of batches of 16, which have {found.per_batch:,.0f}"
+    )
 
 
 def _source(source: Source | None) -> str:

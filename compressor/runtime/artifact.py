@@ -8,6 +8,7 @@ from typing import Literal, NewType
 
 from compressor.errors import UsageError
 from compressor.runtime.generation import Generation, Languages
+from compressor.runtime.graph_names import CANDIDATE_DECODER
 
 GRAPH_DIRECTORY = "onnx"
 CTRANSLATE2_DIRECTORY = "ctranslate2"
@@ -76,11 +77,16 @@ class Artifact:
         """
         names = [self.tokenizer, *self.precisions.get(precision, {}).values()]
         _, tokens = self.scored or (0, None)
-        return [f"{GRAPH_DIRECTORY}/{name}" for name in (*names, tokens) if name is not None]
+        beside = tokens, self.candidate_table(precision)
+        return [f"{GRAPH_DIRECTORY}/{name}" for name in (*names, *beside) if name is not None]
 
     @property
     def scored(self) -> tuple[int, str | None] | None:
         """Size of a decoder's vocabulary, and the file with the tokens it scores (None: all)."""
+        return None
+
+    def candidate_table(self, precision: str) -> str | None:
+        """The file with a decoder's candidates in a precision; None: it scores all tokens."""
         return None
 
     @property
@@ -208,6 +214,8 @@ class TranslationArtifact(Artifact):
         head_dim: of all heads.
         vocab_size: how many token ids there are.
         output_tokens: the file with those that the decoder scores; None: all.
+        candidates: the file with those to score by source tokens (`runtime.candidates`); None: the
+            decoder scores all of these.
         generation: how to decode.
         source_prefix: what every source begins with, as text.
         languages: of a multilingual translator; None for others.
@@ -218,6 +226,7 @@ class TranslationArtifact(Artifact):
     head_dim: int
     vocab_size: int
     output_tokens: FileName | None = None
+    candidates: FileName | None = None
     generation: Generation
     source_prefix: str = ""
     languages: Languages | None = None
@@ -236,6 +245,10 @@ class TranslationArtifact(Artifact):
     def scored(self) -> tuple[int, str | None]:
         """Size of the vocabulary, and the file with what the decoder scores of it (None: all)."""
         return self.vocab_size, self.output_tokens
+
+    def candidate_table(self, precision: str) -> str | None:
+        """The file with candidates, for precisions whose graphs can score these alone."""
+        return self.candidates if CANDIDATE_DECODER in self.precisions.get(precision, ()) else None
 
 
 # By task. A task from outside this package adds its own class here.

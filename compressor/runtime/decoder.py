@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.batching import Batch, Floats, require_right_padding
+from compressor.runtime.candidates import Candidates, ScoredTokens
 from compressor.runtime.capture import open_to_capture
 from compressor.runtime.engines import Setup
 from compressor.runtime.graph_names import (
     BEST,
+    CANDIDATE_DECODER,
     CAPACITY,
     COUNT,
     RANK,
@@ -46,16 +48,23 @@ class DecoderGraph:
     Args:
         open_graph: opens the graph with a role, and so that its runs can be captured if told to.
         setup: what is opened.
+        candidates: of batches; None: all tokens are scored.
     """
 
     further: ClassVar[tuple[str, ...]] = ()  # roles of small graphs that this form needs, too
 
-    def __init__(self, open_graph: Callable[[str, bool], InferenceSession], setup: Setup) -> None:
+    def __init__(
+        self,
+        open_graph: Callable[[str, bool], InferenceSession],
+        setup: Setup,
+        candidates: Candidates | None = None,
+    ) -> None:
         self.setup, self.device = setup, setup.device
         captures = bool(self.further) and setup.captures
+        step = "decoder" if candidates is None else CANDIDATE_DECODER
         pairs = [
             open_to_capture(open_graph, role, setup.directory, captures)
-            for role in ("encoder", "decoder")
+            for role in ("encoder", step)
         ]
         self.encoder, self.session = (session for session, _ in pairs)
         self.captures = [session for session, captured in pairs if captured]
@@ -64,7 +73,10 @@ class DecoderGraph:
         self.past = [name for name in self.inputs if name.startswith("past_")]
         self.reads_mask = "attention_mask" in self.inputs
         (logits,) = (value for value in self.session.get_outputs() if value.name == "logits")
-        self.scored, self.logits_type = logits.shape[-1], FLOATS[logits.type]  # how many tokens
+        self.logits_type = FLOATS[logits.type]
+        self.candidates = candidates
+        self.all_tokens = ScoredTokens(logits.shape[-1]) if candidates is None else candidates.every
+        self.scored = self.all_tokens.every  # how many tokens
         # Such a graph writes its caches into the buffers that it reads them from.
         self.in_place = not self.further and any(
             value.shape[2:3] == [CAPACITY] for value in self.inputs.values()
@@ -77,11 +89,12 @@ class DecoderGraph:
         roles += [RANK] if ranks else []
         self.small = {role: open_graph(role, False) for role in (*roles, *self.further)}
 
-    def start(self, batch: Batch) -> Decoder:
+    def start(self, batch: Batch, always: Sequence[int] | None = None) -> Decoder:
         """Run the encoder on a padded batch.
 
         Args:
             batch: `input_ids` and `attention_mask`, [rows, source].
+            always: tokens that are always candidates; None: all tokens are scored.
 
         Returns:
             The decoder before its first step.
@@ -99,7 +112,10 @@ class DecoderGraph:
             binding = bind(self.encoder, inputs, dict.fromkeys(self.cross, self.device))
             self.encoder.run_with_iobinding(binding)
             cross = dict(zip(self.cross, binding.get_outputs(), strict=True))
-        return (InPlaceDecoder if self.in_place else CachedDecoder)(self, cross, mask)
+        scored = self.all_tokens
+        if self.candidates is not None and always is not None:
+            scored = self.candidates.of(batch, always)
+        return (InPlaceDecoder if self.in_place else CachedDecoder)(self, cross, mask, scored)
 
     def value(self, array: Any, device: str | None = None) -> OrtValue:
         """Put an array on a device, by default the session's."""
@@ -142,14 +158,16 @@ class DecoderGraph:
         values: Sequence[OrtValue] = binding.get_outputs()
         return values
 
-    def rank(self, logits: OrtValue, count: int) -> tuple[Scores, Tokens] | None:
-        """Select the best next tokens, as `Decoder.top`, by logits [rows, tokens]."""
+    def rank(
+        self, logits: OrtValue, scored: ScoredTokens, count: int
+    ) -> tuple[Scores, Tokens] | None:
+        """Select the best next tokens, as `Decoder.top`, by logits [rows, scored tokens]."""
         if RANK not in self.small:
             return None
-        inputs = {"logits": logits, COUNT: self.value(np.array([min(count, self.scored)]), "cpu")}
+        inputs = {"logits": logits, COUNT: self.value(np.array([min(count, scored.count)]), "cpu")}
         outputs = self.run_small(RANK, inputs, dict.fromkeys((TOP_VALUES, TOP_TOKENS), "cpu"))
-        values, tokens = (value.numpy() for value in outputs)
-        return values, tokens
+        values, places = (value.numpy() for value in outputs)
+        return values, scored.numbers(places)
 
     def select_rows(self, caches: Mapping[str, OrtValue], rows: Tokens) -> dict[str, OrtValue]:
         """Copy rows of caches.
@@ -178,10 +196,17 @@ class CachedDecoder:
         graph: the decoder.
         cross: cross-attention keys and values of the sources, from the encoder.
         mask: the sources' attention mask, [rows, source].
+        scored: tokens, of all steps.
     """
 
-    def __init__(self, graph: DecoderGraph, cross: Mapping[str, OrtValue], mask: Tokens) -> None:
-        self._graph = graph
+    def __init__(
+        self,
+        graph: DecoderGraph,
+        cross: Mapping[str, OrtValue],
+        mask: Tokens,
+        scored: ScoredTokens,
+    ) -> None:
+        self._graph, self._scored = graph, scored
         self._position = 0
         self.cross = dict(cross)
         self.past = graph.caches(graph.past, len(mask), 0)
@@ -207,11 +232,11 @@ class CachedDecoder:
 
     def scores(self) -> Scores:
         """Logits of the next token, in float32."""
-        return np.asarray(self._logits.numpy(), np.float32)
+        return self._scored.spread(np.asarray(self._logits.numpy(), np.float32))
 
     def top(self, count: int) -> tuple[Scores, Tokens] | None:
         """The best next tokens of each row, selected on the session's device."""
-        return self._graph.rank(self._logits, count)
+        return self._graph.rank(self._logits, self._scored, count)
 
     def reorder(self, rows: Tokens) -> None:
         """Let rows continue others, by a copy of the past."""
@@ -233,8 +258,9 @@ class CachedDecoder:
         self._token_input = graph.value(np.empty((rows, 1), np.int64))
         self._position_input = graph.value(np.empty(1, np.int64))
         self._best = np.empty(rows, np.int64)
-        self._logits = graph.value(np.empty((rows, graph.scored), graph.logits_type))
-        inputs = {"input_ids": self._token_input, "position": self._position_input, **self.cross}
+        self._logits = graph.value(np.empty((rows, self._scored.count), graph.logits_type))
+        inputs: dict[str, Any] = {"input_ids": self._token_input, **self.cross}
+        inputs |= {"position": self._position_input, **self._scored.inputs}
         if graph.reads_mask:
             inputs["attention_mask"] = graph.value(mask)
         outputs = {"logits": self._logits, BEST: graph.value(self._best, "cpu")}
@@ -250,10 +276,17 @@ class InPlaceDecoder:
         graph: the decoder.
         cross: cross-attention keys and values of the sources, from the encoder.
         mask: the sources' attention mask, [rows, source].
+        scored: tokens, of all steps.
     """
 
-    def __init__(self, graph: DecoderGraph, cross: Mapping[str, OrtValue], mask: Tokens) -> None:
-        self._graph = graph
+    def __init__(
+        self,
+        graph: DecoderGraph,
+        cross: Mapping[str, OrtValue],
+        mask: Tokens,
+        scored: ScoredTokens,
+    ) -> None:
+        self._graph, self._scored = graph, scored
         self._position = 0
         self._mask = mask
         self._encoded = cross  # owns the memory that `cross` looks at
@@ -280,12 +313,12 @@ class InPlaceDecoder:
         return self._best
 
     def scores(self) -> Scores:
-        """The buffer with the logits of the next token."""
-        return self._logits
+        """Logits of the next token: of all tokens the buffer."""
+        return self._scored.spread(self._logits)
 
     def top(self, count: int) -> tuple[Scores, Tokens] | None:
         """The best next tokens of each row, selected by a graph."""
-        return self._graph.rank(self._logits_value, count)
+        return self._graph.rank(self._logits_value, self._scored, count)
 
     def reorder(self, rows: Tokens) -> None:
         """Let rows continue others; only those that change are copied."""
@@ -332,12 +365,13 @@ class InPlaceDecoder:
         graph, rows = self._graph, len(self._mask)
         self._token_input = np.empty((rows, 1), np.int64)
         self._position_input = np.empty(1, np.int64)
-        self._logits = np.empty((rows, graph.scored), np.float32)
+        self._logits = np.empty((rows, self._scored.count), np.float32)
         self._best = np.empty(rows, np.int64)
         self._logits_value = graph.value(self._logits)
         past = {name: graph.value(array) for name, array in self.past.items()}
         inputs: dict[str, Any] = {**(self.cross or self._encoded), **past}
         inputs |= {"input_ids": self._token_input, "position": self._position_input}
+        inputs |= self._scored.inputs
         if graph.reads_mask:
             inputs["attention_mask"] = graph.input(self._mask)
         outputs = {"logits": self._logits_value, BEST: graph.value(self._best)}

@@ -124,11 +124,12 @@ class DeviceGraph(DecoderGraph):
         # Not a `Lock`: what is collected while one thread holds it may release its buffers, too.
         self._lock = threading.RLock()
 
-    def start(self, batch: Batch) -> DeviceDecoder:
+    def start(self, batch: Batch, always: Sequence[int] | None = None) -> DeviceDecoder:
         """Run the encoder on a padded batch.
 
         Args:
             batch: `input_ids` and `attention_mask`, [rows, source].
+            always: not read, since all tokens are scored.
 
         Returns:
             The decoder before its first step.

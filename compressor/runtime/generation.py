@@ -57,6 +57,14 @@ class Generation:
         return [word[0] for word in self.bad_words_ids]
 
     @property
+    def named(self) -> list[int]:
+        """The tokens that an answer may need whatever it says: start, end and forced ones."""
+        forced = self.forced_eos_token_id
+        ends = forced if isinstance(forced, list) else [forced]
+        named = [self.decoder_start_token_id, *self.eos_token_id, self.forced_bos_token_id, *ends]
+        return sorted({token for token in named if token is not None})
+
+    @property
     def ends_tie(self) -> bool:
         """Whether several tokens are forced into the last place, where their scores are equal.
 

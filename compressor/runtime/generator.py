@@ -37,6 +37,8 @@ class Generator(Runtime[TranslationArtifact]):
         source_language: code of the language that a multilingual model reads; None: the one that
             the artifact was made for. `between` gives the same model for others.
         target_language: code of the language that it writes.
+        candidates: whether a batch scores the candidates of its source tokens alone, where the
+            artifact has candidates: faster, and answers depend on the batch. False: all tokens.
         options: all others of `Runtime`.
     """
 
@@ -53,8 +55,10 @@ class Generator(Runtime[TranslationArtifact]):
         *,
         source_language: str | None = None,
         target_language: str | None = None,
+        candidates: bool = True,
         **options: Any,
     ) -> None:
+        self._uses_candidates = candidates
         super().__init__(directory, **options)
         self._set_languages(source_language, target_language)
 
@@ -107,7 +111,7 @@ class Generator(Runtime[TranslationArtifact]):
         if self._generator is None:
             assert isinstance(engine, DecoderEngine)  # by its `kinds`
             self.tokens = open_output_tokens(self._directory, artifact)
-            self._graph: DecoderGraph = engine.decoder()
+            self._graph: DecoderGraph = engine.decoder(self._uses_candidates)
         else:
             self.tokens = OutputTokens(np.arange(artifact.vocab_size))
         self._generation = self.tokens.settings(artifact.generation)
@@ -212,6 +216,18 @@ class Generator(Runtime[TranslationArtifact]):
             settings = settings.with_length(forced_length)
         return self.search(batch, settings)
 
+    def candidates(self, batch: Batch) -> NDArray[np.int64] | None:
+        """The tokens that greedy search scores for a padded batch, ascending.
+
+        Args:
+            batch: `input_ids` and `attention_mask`, [rows, source].
+
+        Returns:
+            Their places in `tokens.ids`; None: all.
+        """
+        chosen = None if self._generator is not None else self._graph.candidates
+        return None if chosen is None else chosen.of(batch, self._generation.named).tokens
+
     def stepwise(self, batch: Batch, forced_length: int) -> list[list[int]]:
         """Generate with every token chosen on the host, for comparing the device's choice.
 
@@ -229,15 +245,19 @@ class Generator(Runtime[TranslationArtifact]):
         """Generate the answers to one padded batch; the options are those of `generate`."""
         return self.generate(batch, **options)
 
-    def teacher_forced(self, batch: Batch, tokens: NDArray[np.int64]) -> Floats:
+    def teacher_forced(
+        self, batch: Batch, tokens: NDArray[np.int64], candidates: bool = False
+    ) -> Floats:
         """Compute the logits of what follows given tokens, to compare with another runtime.
 
         Args:
             batch: as in `generate`.
             tokens: what the decoder reads, [rows, steps], the start token first.
+            candidates: score the batch's candidates alone, where the artifact has some.
 
         Returns:
-            [rows, steps, tokens], in the order of `self.tokens.ids`.
+            [rows, steps, tokens], in the order of `self.tokens.ids`; minus infinity for tokens that
+            are not scored.
 
         Raises:
             InputError: the decoder does not score one of the tokens.
@@ -247,7 +267,7 @@ class Generator(Runtime[TranslationArtifact]):
         logits = np.empty((*tokens.shape, len(self.tokens.ids)), np.float32)
 
         def force() -> None:
-            decoder = self.start(batch)
+            decoder = self.start(batch, self._generation.named if candidates else None)
             for step, column in enumerate(columns):
                 decoder.step(column)
                 logits[:, step] = decoder.scores()
@@ -255,13 +275,17 @@ class Generator(Runtime[TranslationArtifact]):
         self._in_turn(force)
         return logits
 
-    def start(self, batch: Batch) -> Decoder:
+    def start(self, batch: Batch, always: Sequence[int] | None = None) -> Decoder:
         """Run the encoder on a padded batch.
+
+        Args:
+            batch: `input_ids` and `attention_mask`, [rows, source].
+            always: tokens that are always candidates; None: all tokens are scored.
 
         Returns:
             The decoder before its first step.
         """
-        return self._graph.start(batch)
+        return self._graph.start(batch, always)
 
     def _in_turn(self, compute: Callable[[], Result]) -> Result:
         """Compute, in the thread that captures if steps are captured."""
@@ -284,7 +308,7 @@ class Generator(Runtime[TranslationArtifact]):
             return self._generator.generate(batch, settings)
 
         def decode() -> list[list[int]]:
-            decoder = self.start(batch)
+            decoder = self.start(batch, settings.named)
             if settings.num_beams > 1:
                 return beam_search(decoder, rows, settings)
             if isinstance(decoder, DeviceDecoder) and not settings.no_repeat_ngram_size:

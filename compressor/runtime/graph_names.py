@@ -11,6 +11,13 @@ SELECT_PAST = "select_past"
 SELECT_CACHES = "select_caches"
 ROWS = "rows"  # input: the numbers of the rows
 
+# Roles of the step that scores the candidates of a batch, where there are any, and of the graph
+# beside it that gathers their rows of the output layer.
+CANDIDATE_DECODER = "candidate_decoder"
+GATHER_CANDIDATES = "gather_candidates"
+CANDIDATE_ROLES = (CANDIDATE_DECODER, GATHER_CANDIDATES)
+CANDIDATES = "candidates"  # input of both: numbers of scored tokens, ascending; none: all tokens
+
 # Inputs of a step whose state stays on the device.
 SOURCE_MASK = "source_mask"  # see `source_mask`
 FILLED = "filled"  # positions of each row that are filled
@@ -55,3 +62,8 @@ def after(state: str) -> str:
 def lengthened(cache: str) -> str:
     """The output of the graph `LENGTHEN` for the cache of that name."""
     return f"longer {cache}"
+
+
+def gathered(weight: str) -> str:
+    """The input of `CANDIDATE_DECODER` with what `GATHER_CANDIDATES` gathers of that weight."""
+    return f"gathered {weight}"

@@ -138,6 +138,21 @@ class Ranking(ResultModel):
     values: dict[str, list[Number]]
 
 
+class CandidateFacts(ResultModel):
+    """The candidates that a decoder scores by source tokens, and what they miss on other rows."""
+
+    per_token: Whole  # of a source token
+    frequent: Whole  # of every batch
+    pairs: Whole  # of a source and its translation by the dense model, that were counted
+    rows: Whole  # pairs that were not, on which the following is measured
+    # Share of the translations' tokens that are no candidates, and mean numbers of candidates, of
+    # rows alone and in batches of 16 rows of similar length. None without such rows.
+    missed_by_row: Number | None = None
+    missed_by_batch: Number | None = None
+    per_row: Number | None = None
+    per_batch: Number | None = None
+
+
 class Variant(ResultModel):
     """One model: the dense one (`name="dense"`) or one that lost units."""
 
@@ -157,6 +172,7 @@ class Variant(ResultModel):
     checkpoint_bytes: Whole
     onnx_bytes: Whole
     output_tokens: Whole | None = None  # how many a translator's decoder scores
+    candidates: CandidateFacts | None = None  # of these; None: it always scores all
     embedding_rows: Whole | None = None  # tokens with an embedding, of the source
     # Of all weights that belong to tokens, in float32: embeddings and output projection.
     embedding_bytes: Whole | None = None

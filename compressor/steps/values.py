@@ -8,7 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compressor.model.sublayers import Mask, Scores
-from compressor.steps.results import Check, OutputPath, QualitySearch, SpeedSearch, Variant
+from compressor.steps.results import (
+    CandidateFacts,
+    Check,
+    OutputPath,
+    QualitySearch,
+    SpeedSearch,
+    Variant,
+)
 
 DENSE = "dense"  # name of the model to compare with
 
@@ -56,6 +63,14 @@ class RecoveredModel:
     def mask(self) -> Mask:
         """The units that are kept."""
         return self.chosen.mask
+
+
+@dataclass(frozen=True)
+class LearnedCandidates:
+    """A table of the output tokens that decoders score by source tokens."""
+
+    table: OutputPath  # a NumPy file
+    facts: CandidateFacts
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class EncoderDecoderTask(Task, Predictor):
         "--source-text",
         "--target-text",
         "--keep-languages",
+        "--candidates",
         "--distill-beams",
         "--source-language",
         "--target-language",

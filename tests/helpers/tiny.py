@@ -167,10 +167,15 @@ def nothing_left_mask(layers: list[Sublayer]) -> Mask:
     return Mask.full(layers).without((x.name, h) for x in layers for h in range(x.units))
 
 
-def word_tokenizer(types: bool = False) -> PreTrainedTokenizerFast:
-    """One token a word; as BERT's, with token types that transformers hands to the model."""
+def word_tokenizer(types: bool = False, size: int = 60) -> PreTrainedTokenizerFast:
+    """One token a word; as BERT's, with token types that transformers hands to the model.
+
+    Args:
+        types: whether it gives token types.
+        size: of the vocabulary, w3 … w59 by default.
+    """
     vocab = {"<pad>": 0, "<unk>": 1, "</s>": 2}
-    vocab |= {f"w{i}": i for i in range(3, 60)}
+    vocab |= {f"w{i}": i for i in range(3, size)}
     backend = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])

@@ -49,6 +49,20 @@ def translator(directory: Path, name: str = "marian") -> Path:
     return checkpoint(directory, name)
 
 
+@torch.no_grad()
+def many_words(directory: Path, name: str = "marian", size: int = 1200) -> Path:
+    """A translator whose tokens are the words w3, w4, …, so many that few occur in a text."""
+    model: Any = tiny_model(name)
+    torch.manual_seed(0)
+    model.resize_token_embeddings(size, mean_resizing=False)
+    model.get_input_embeddings().weight.normal_(0, model.config.d_model**-0.5)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.normal_(0, 0.3)
+    model.save_pretrained(directory)
+    word_tokenizer(size=size).save_pretrained(directory)
+    return directory
+
+
 def first_layers(model: Path, directory: Path, count: int = 1) -> Path:
     """The first layers of each stack alone: graphs are exported in a part of the time."""
     loaded = open_checkpoint(str(model))

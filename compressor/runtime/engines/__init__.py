@@ -256,8 +256,11 @@ class DecoderEngine(Engine):
     """An engine that runs the steps of an encoder-decoder, for the search of this package."""
 
     @abstractmethod
-    def decoder(self) -> Any:
+    def decoder(self, candidates: bool = True) -> Any:
         """Open the artifact of an encoder-decoder.
+
+        Args:
+            candidates: whether batches score their candidates alone, where the artifact has some.
 
         Returns:
             A `DecoderGraph`.

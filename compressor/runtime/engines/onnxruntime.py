@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch, Floats
+from compressor.runtime.candidates import Candidates, read_table
 from compressor.runtime.decoder import DecoderGraph
 from compressor.runtime.device_decoder import DeviceGraph
 from compressor.runtime.engines import DecoderEngine, EncoderEngine, LogitsModel, Setup
 from compressor.runtime.fused_encoder import FusedEncoder
-from compressor.runtime.graph_names import LENGTHEN
+from compressor.runtime.graph_names import GATHER_CANDIDATES, LENGTHEN
+from compressor.runtime.opening import open_output_tokens
 from compressor.runtime.session import (
     PROVIDERS,
     choose_device,
@@ -113,11 +115,21 @@ class OnnxRuntime(EncoderEngine, DecoderEngine):
 
         return run
 
-    def decoder(self) -> DecoderGraph:
+    def decoder(self, candidates: bool = True) -> DecoderGraph:
         """Open the graphs of the encoder and of a decoder's step."""
         setup = self.setup
         if LENGTHEN not in setup.artifact.precisions.get(setup.precision, ()):
-            return DecoderGraph(self.session, setup)
+            return DecoderGraph(self.session, setup, self._candidates() if candidates else None)
         graph = DeviceGraph(self.session, setup)
         self.captured = graph.captured
         return graph
+
+    def _candidates(self) -> Candidates | None:
+        """What the artifact has of candidates for the CPU, in its precision."""
+        setup, artifact = self.setup, self.setup.artifact
+        file = artifact.candidate_table(setup.precision)
+        if file is None or setup.device != "cpu":
+            return None
+        every = len(open_output_tokens(setup.directory, artifact).ids)
+        table = read_table(setup.directory / GRAPH_DIRECTORY / file, every)
+        return Candidates(table, every, self.session(GATHER_CANDIDATES))
