@@ -51,14 +51,23 @@ def tenths_to_measure(floor: int) -> list[int]:
     return sorted({max(tenths, floor) for tenths in (0, 2, 4, 6, 8)} - {TOKEN_UNITS})
 
 
+def spared_layers(kind: str, units: int, layers: int) -> int:
+    """How many of a kind's sublayers keep all units while the others are timed at so many.
+
+    One where no cross-attention would be left: then the encoder would not run either, which no
+    single cross-attention saves.
+    """
+    return int(kind == "cross" and units == 0 and layers > 1)
+
+
 def trial_mask(full: Mask, kinds: Collection[str], units: int) -> Mask:
-    """The mask that keeps the first `units` units in every sublayer of some kinds, for timing."""
-    return full.without(
-        (name, unit)
-        for name, flags in full.keep.items()
-        if kind_of(name) in kinds
-        for unit in range(units, len(flags))
-    )
+    """The mask that keeps the first `units` units in the sublayers of some kinds, for timing."""
+    removed: list[Unit] = []
+    for kind in kinds:
+        names = [name for name in full.keep if kind_of(name) == kind]
+        for name in names[spared_layers(kind, units, len(names)) :]:
+            removed += [(name, unit) for unit in range(units, len(full.keep[name]))]
+    return full.without(removed)
 
 
 def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[LayerCost]:
@@ -70,19 +79,25 @@ def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[L
     from scipy.optimize import isotonic_regression
 
     measured = {count: _speedup(timings[count]) for count in sorted(timings, reverse=True)}
-    # The model takes 1 / speedup of the dense time; the rest was saved by all sublayers together.
-    shares = [(1 - 1 / speedup) / layers for speedup, _ in measured.values()]
+    timed = [layers - spared_layers(kind, count, layers) for count in measured]
+    # The model takes 1 / speedup of the dense time; the rest was saved by these together.
+    shares = [
+        (1 - 1 / speedup) / number
+        for (speedup, _), number in zip(measured.values(), timed, strict=True)
+    ]
     rising = isotonic_regression(shares).x
     return [
         LayerCost(
             kind=kind,
             units=count,
-            layers=layers,
+            layers=number,
             speedup=speedup,
             speedup_interval=interval,
             saved_share=max(0.0, float(share)),
         )
-        for (count, (speedup, interval)), share in zip(measured.items(), rising, strict=True)
+        for (count, (speedup, interval)), share, number in zip(
+            measured.items(), rising, timed, strict=True
+        )
     ]
 
 

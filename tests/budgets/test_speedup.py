@@ -18,6 +18,7 @@ from compressor.budgets.cost_table import (
     predicted_speedup,
     reach,
     savings,
+    trial_mask,
 )
 from compressor.budgets.removal_path import removal_path
 from compressor.budgets.speedup import climb
@@ -55,7 +56,7 @@ SAVED = savings(COSTS, FULL, dict.fromkeys(FULL.keep, 1.0))
 def test_costs_are_monotone_and_follow_the_timings():
     """Least squares without falling: neighbors in the wrong order get their mean."""
     speedups = {6: 0.98, 4: 1.10, 2: 1.06, 1: 1.25, 0: 1.20}
-    rows = layer_costs("cross", 3, {n: timing(s) for n, s in speedups.items()})
+    rows = layer_costs("decoder_self", 3, {n: timing(s) for n, s in speedups.items()})
     assert [row.units for row in rows] == [6, 4, 2, 1, 0]
     assert {row.units: row.speedup for row in rows} == speedups
     two = (1 - 1 / 1.10 + 1 - 1 / 1.06) / 2
@@ -63,6 +64,25 @@ def test_costs_are_monotone_and_follow_the_timings():
     expected = np.array([0, two, two, last, last]) / 3
     np.testing.assert_allclose([row.saved_share for row in rows], expected, rtol=1e-12)
     assert rows[0].saved_share == 0  # slower with fewer heads can only be noise
+
+
+def test_one_cross_attention_stays_where_the_encoder_would_not_run_without():
+    full = Mask(
+        {f"{kind}.{i}": (True,) * 4 for kind in ("decoder_self", "cross") for i in range(3)}
+    )
+    assert trial_mask(full, ["cross"], 2).counts() == full.counts() | {
+        "cross.0": 2, "cross.1": 2, "cross.2": 2,
+    }  # fmt: skip
+    both = {"decoder_self.0": 0, "decoder_self.1": 0, "decoder_self.2": 0}
+    assert trial_mask(full, ["decoder_self", "cross"], 0).counts() == full.counts() | both | {
+        "cross.1": 0, "cross.2": 0,
+    }  # fmt: skip
+    rows = layer_costs("cross", 3, {2: timing(1.2), 0: timing(1.6)})
+    assert [row.layers for row in rows] == [3, 2]
+    expected = [(1 - 1 / 1.2) / 3, (1 - 1 / 1.6) / 2]
+    np.testing.assert_allclose([row.saved_share for row in rows], expected, rtol=1e-12)
+    (alone,) = layer_costs("cross", 1, {0: timing(1.6)})
+    assert (alone.layers, alone.saved_share) == (1, pytest.approx(1 - 1 / 1.6))
 
 
 def test_savings_are_linear_between_the_rows():
