@@ -262,7 +262,8 @@ def main() -> None:
     parser.add_argument(
         "--prune", choices=["both", "all"], default="both", help="heads and neurons; tokens too"
     )
-    parser.add_argument("--macs", default=MACS)
+    parser.add_argument("--macs", help=f"default: {MACS}")
+    parser.add_argument("--speedup", type=float, help="at batch 16, in place of --macs")
     parser.add_argument("--engines", help="onnxruntime and others; default: one more")
     parser.add_argument("--recover", default="reconstruct")
     parser.add_argument("--drop-layers")
@@ -277,6 +278,8 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, help="of distillation")
     parser.add_argument("--draw", action="store_true", help="only draw the table and the figure")
     args = parser.parse_args()
+    if args.macs is None and args.speedup is None:
+        args.macs = MACS
     if not args.draw:
         model = str(example.model()) if args.name == "translator" else args.model
         options = {
@@ -288,7 +291,7 @@ def main() -> None:
             "distill_epochs": args.epochs,
             "distill_minutes": args.minutes,
         }
-        same = ["macs", "prune", "recover", "drop_layers", "threads", "test_rows"]
+        same = ["macs", "speedup", "prune", "recover", "drop_layers", "threads", "test_rows"]
         same += ["distill_text", "distill_precision", "learning_rate"]
         options |= {name: getattr(args, name) for name in same}
         precisions = ["fp32,int8"]

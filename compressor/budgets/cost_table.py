@@ -28,6 +28,7 @@ from compressor.steps.results import CostTable, LayerCost, SpeedTry, Timing
 
 Array = NDArray[np.float64]
 
+_LARGEST = 1000.0  # speed-up to tell, where savings add up to all of the time or more
 RETRIES = 4  # tighter choices after one that misses the wanted speed-up; each is exported and timed
 SCHEDULES = 10  # numbers of tokens that are tried, beside all and the fewest
 _STEPS = 20_000  # of the wanted saving; rounding wastes less than one step per layer
@@ -227,7 +228,18 @@ def tokens_worked_on(mask: Mask) -> dict[str, float]:
 
 
 def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:
-    """Dense time over the time that is left, by the cost table.
+    """Dense time over the time that is left, by the cost table."""
+    left = 1 - saved_share(mask, saved)
+    return 1 / left if left > 0 else math.inf  # savings of sublayers may add up to more than all
+
+
+def _speedup_of(share: float) -> float:
+    """The speed-up of a saved share of the dense time, at most `_LARGEST`."""
+    return 1 / max(1 - share, 1 / _LARGEST)
+
+
+def saved_share(mask: Mask, saved: Mapping[str, Array]) -> float:
+    """The share of the dense time that a choice saves, by the cost table.
 
     What fewer tokens save adds up over the layers that hand them on. Heads and neurons save in
     proportion to the tokens that are left for them.
@@ -236,12 +248,11 @@ def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:
     counts = mask.counts() | dict(zip(token_sublayers(mask), mask.handed_on(), strict=True))
     worked = tokens_worked_on(mask)
     idle = {x for x in saved if kind_of(x) == TOKEN_KIND} - set(token_sublayers(mask))
-    left = 1 - sum(
+    return sum(
         worked.get(name, 1.0) * float(shares[counts[name]])
         for name, shares in saved.items()
         if name not in idle
     )
-    return 1 / left if left > 0 else math.inf  # savings add up to more than all only by noise
 
 
 def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> list[int] | None:
@@ -278,25 +289,25 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
     return chosen[::-1]
 
 
-def next_aim(wanted: float, tries: Sequence[SpeedTry]) -> float:
-    """The speed-up to ask of the cost table after choices that missed the wanted one.
+def next_share(wanted: float, shares: Sequence[float], speedups: Sequence[float]) -> float:
+    """The share of the dense time that a choice is to save by the table, after those that missed.
 
-    Measured times are taken to be proportional to predicted ones, or to lie on the line through the
-    last two where that asks for more; predicted times are halved at most.
+    Measured savings are taken to be proportional to those of the table, or to lie on the line
+    through the last two choices where that asks for more; half as much again at most.
+
+    Args:
+        wanted: the speed-up.
+        shares: that choices save by the table, which may add up to more than 1.
+        speedups: of these choices, measured.
     """
-    # What was predicted is what a choice was good for, and may be more than was asked.
-    last = tries[-1]
-    proportional = last.predicted * wanted / last.speedup
-    if len(tries) == 1:
-        return proportional
-    before = tries[-2]
-    predicted = 1 / before.predicted - 1 / last.predicted
-    measured = 1 / before.speedup - 1 / last.speedup
-    if predicted <= 0 or measured <= 0:
-        return proportional
-    missing = (1 / last.speedup - 1 / wanted) * predicted / measured
-    on_line = max(1 / last.predicted - missing, 0.5 / last.predicted)
-    return max(proportional, 1 / on_line)
+    share, measured = shares[-1], 1 - 1 / speedups[-1]
+    missing, most = 1 - 1 / wanted - measured, 1.5 * share
+    asked = share + share * missing / measured if measured > 0 else most
+    if len(shares) > 1:
+        more, gained = share - shares[-2], measured - (1 - 1 / speedups[-2])
+        if more > 0 and gained > 0:
+            asked = max(asked, share + missing * more / gained)
+    return min(asked, most)
 
 
 def reach(
@@ -314,17 +325,22 @@ def reach(
     """
     tries: list[SpeedTry] = []
     masks: list[Mask] = []
-    start, aim = limits.start, wanted
+    shares: list[float] = []
+    start, share = limits.start, 1 - 1 / wanted
     groups = removal_groups(scores, start, limits.floors, limits.multiples, limits.even)
     smallest = start.without(unit for group in chain(*groups) for unit in group.units)
     for number in range(1, RETRIES + 2):
-        mask = choose(scores, limits, saved, aim)
-        predicted = predicted_speedup(mask, saved)
+        # So much of the table's savings is counted on that what is wanted takes this share of it.
+        left = (1 - 1 / wanted) / share
+        expected = {name: left * savings for name, savings in saved.items()}
+        mask = choose(scores, limits, expected, wanted)
         speedup, interval = _speedup(measure(mask, number))
         masks.append(mask)
+        # What this choice saves may be more than was asked.
+        shares.append(saved_share(mask, saved))
         tried = SpeedTry(
-            aim=aim,
-            predicted=predicted,
+            aim=_speedup_of(share),
+            predicted=_speedup_of(shares[-1]),
             kept=str(mask),
             speedup=speedup,
             speedup_interval=interval,
@@ -343,6 +359,6 @@ def reach(
                 f"demand; ask for less{lower if has_units else ''}",
                 id=UNREACHABLE,
             )
-        aim = next_aim(wanted, tries)
+        share = next_share(wanted, shares, [one.speedup for one in tries])
     fastest = max(tries, key=lambda one: one.speedup)
     return masks[tries.index(fastest)], tries

@@ -14,7 +14,7 @@ from compressor.budgets.cost_table import (
     RETRIES,
     choose,
     layer_costs,
-    next_aim,
+    next_share,
     predicted_speedup,
     reach,
     savings,
@@ -26,7 +26,7 @@ from compressor.budgets.unit_costs import UnitCosts
 from compressor.budgets.units import MULTIPLES, parse_floors
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
-from compressor.steps.results import CostTable, LayerCost, LayersTry, SpeedTry, Timing
+from compressor.steps.results import CostTable, LayerCost, LayersTry, Timing
 from tests.helpers.errors import raises
 from tests.helpers.scores import cost_table, timing
 
@@ -178,26 +178,38 @@ def test_a_miss_is_followed_by_a_tighter_choice_and_no_other():
     assert [one.met for one in tries] == [False] * (len(tries) - 1) + [True]
     assert 2 <= len(tries) <= RETRIES + 1
     assert tries[-1].kept == str(mask)
-    assert tries[1].aim == pytest.approx(tries[0].predicted * 1.3 / tries[0].speedup)
     aims = [one.aim for one in tries]
     assert aims == sorted(aims)
-
-
-def tried(predicted: float, speedup: float) -> SpeedTry:
-    return SpeedTry(
-        aim=1, predicted=predicted, kept="", speedup=speedup, speedup_interval=(1, 1), met=False
-    )
+    # A share of 0.85 of what the table promises comes true.
+    saved = 1 - 1 / tries[0].predicted
+    assert 1 - 1 / tries[0].speedup == pytest.approx(0.85 * saved)
+    assert 1 - 1 / tries[1].aim == pytest.approx((1 - 1 / 1.3) / 0.85)
 
 
 def test_the_next_choice_is_on_the_line_through_the_last_two():
-    # Measured time: a quarter of the dense time, and half of what is predicted.
-    first, second = tried(2, 2), tried(4, 1 / 0.375)
-    assert next_aim(3, [first]) == pytest.approx(2 * 3 / 2)
-    assert next_aim(3, [first, second]) == pytest.approx(6)  # 1/4 + 1/2 x 1/6 = 1/3
-    assert next_aim(3, [tried(8, 1), first, second]) == pytest.approx(6)
-    assert next_aim(4.5, [first, second]) == 8  # never: the predicted time is halved
-    noise = tried(4, 2 - 1e-9)  # no faster than before, or slower
-    assert next_aim(3, [first, noise]) == pytest.approx(4 * 3 / 2)
+    assert next_share(3, [0.5], [2]) == pytest.approx(2 / 3)  # all comes true
+    assert next_share(3, [0.6], [2]) == pytest.approx(0.8)  # five sixths of it
+    # All that the table promises comes true, but of what is above 0.4 a half alone.
+    assert next_share(2.5, [0.4, 0.6], [1 / 0.6, 2]) == pytest.approx(0.8)
+    assert next_share(2.5, [0.9, 0.4, 0.6], [1, 1 / 0.6, 2]) == pytest.approx(0.8)
+    assert next_share(100, [0.6], [1.25]) == pytest.approx(0.9)  # half as much again at most
+    assert next_share(2, [0.6], [0.9]) == pytest.approx(0.9)  # slower than dense
+    assert next_share(3, [0.6, 0.7], [2.1, 2]) == pytest.approx(0.7 * (2 / 3) / 0.5)  # noise
+
+
+def test_savings_of_the_table_may_add_up_to_more_than_all():
+    """As where removing units of several kinds saves less than each of them alone."""
+    promised = {name: 2.4 * shares for name, shares in SAVED.items()}  # 1.9 in all
+    limits = replace(LIMITS, floors=parse_floors("0", FULL))
+
+    def measure(mask: Mask, number: int) -> Timing:
+        gain = sum(SAVED[name][count] for name, count in mask.counts().items())
+        return timing(1 / (1 - gain))
+
+    mask, tries = reach(2.0, scores(), limits, promised, measure)
+    assert tries[-1].met
+    assert mask.count() > 0
+    assert [one.predicted for one in tries][-1] == 1000
 
 
 def test_what_does_not_scale_is_asked_for_on_top():
