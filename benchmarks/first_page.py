@@ -173,7 +173,8 @@ def _build(row: Row) -> str:
 
 def _processor(machine: str) -> str:
     maker = "Intel" if machine.startswith("Intel") else "AMD"
-    return f"{maker}, {'AMX' if 'amx_int8' in machine else 'AVX2 alone'}"
+    kinds = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI"}
+    return f"{maker}, {next((kinds[x] for x in kinds if x in machine), 'AVX2 alone')}"
 
 
 @dataclass(frozen=True)

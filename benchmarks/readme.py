@@ -3,7 +3,7 @@
     python -m benchmarks.readme [--demo TEXT_FILE]
 
 Tables come from benchmarks/results; --demo takes the output of `compress demo`, of which
-the last paragraphs are shown, one for each model.
+the paragraph about the classifier is shown.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def main() -> None:
     for page, text in with_tables().items():
         page.write_text(text, encoding="utf-8")
     if args.demo is not None:
-        last = "\n\n".join(args.demo.read_text(encoding="utf-8").strip().split("\n\n")[-2:])
+        classifier, _ = args.demo.read_text(encoding="utf-8").strip().split("\n\n")[-2:]
         first = ROOT / "README.md"
-        text = put(first.read_text(encoding="utf-8"), "demo", f"```text\n{last}\n```")
+        text = put(first.read_text(encoding="utf-8"), "demo", f"```text\n{classifier}\n```")
         first.write_text(text, encoding="utf-8")
 
 
