@@ -52,27 +52,34 @@ def tenths_to_measure(floor: int) -> list[int]:
     return sorted({max(tenths, floor) for tenths in (0, 2, 4, 6, 8)} - {TOKEN_UNITS})
 
 
-def spared_layers(kind: str, units: int, layers: int) -> int:
-    """How many of a kind's sublayers keep all units while the others are timed at so many.
+def timed_sublayers(full: Mask, kinds: Collection[str], units: int) -> list[str]:
+    """The sublayers of some kinds that are timed with fewer units: all of them.
 
-    One where no cross-attention would be left: then the encoder would not run either, which no
-    single cross-attention saves.
+    One cross-attention stays whole where none would be left: then the encoder would not run
+    either, which no single cross-attention saves.
     """
-    return int(kind == "cross" and units == 0 and layers > 1)
+    names = [name for name in full.keep if kind_of(name) in kinds]
+    cross = [name for name in names if kind_of(name) == "cross"]
+    if units == 0 and len(cross) > 1:
+        names.remove(cross[0])
+    return names
 
 
 def trial_mask(full: Mask, kinds: Collection[str], units: int) -> Mask:
     """The mask that keeps the first `units` units in the sublayers of some kinds, for timing."""
-    removed: list[Unit] = []
-    for kind in kinds:
-        names = [name for name in full.keep if kind_of(name) == kind]
-        for name in names[spared_layers(kind, units, len(names)) :]:
-            removed += [(name, unit) for unit in range(units, len(full.keep[name]))]
-    return full.without(removed)
+    return full.without(
+        (name, unit)
+        for name in timed_sublayers(full, kinds, units)
+        for unit in range(units, len(full.keep[name]))
+    )
 
 
-def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[LayerCost]:
+def layer_costs(
+    kind: str, layers: Mapping[int, int], timings: Mapping[int, Timing]
+) -> list[LayerCost]:
     """Rows of the cost table for one kind, from timings by the numbers of units.
+
+    `layers` are the numbers of sublayers that had so many units.
 
     Savings are monotone in the number of removed units, by isotonic regression, and at least 0:
     time lost by removing units is noise, and would otherwise be chosen for or against.
@@ -80,25 +87,19 @@ def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[L
     from scipy.optimize import isotonic_regression
 
     measured = {count: _speedup(timings[count]) for count in sorted(timings, reverse=True)}
-    timed = [layers - spared_layers(kind, count, layers) for count in measured]
-    # The model takes 1 / speedup of the dense time; the rest was saved by these together.
-    shares = [
-        (1 - 1 / speedup) / number
-        for (speedup, _), number in zip(measured.values(), timed, strict=True)
-    ]
+    # The model takes 1 / speedup of the dense time; the rest was saved by all sublayers together.
+    shares = [(1 - 1 / speedup) / layers[count] for count, (speedup, _) in measured.items()]
     rising = isotonic_regression(shares).x
     return [
         LayerCost(
             kind=kind,
             units=count,
-            layers=number,
+            layers=layers[count],
             speedup=speedup,
             speedup_interval=interval,
             saved_share=max(0.0, float(share)),
         )
-        for (count, (speedup, interval)), share, number in zip(
-            measured.items(), rising, timed, strict=True
-        )
+        for (count, (speedup, interval)), share in zip(measured.items(), rising, strict=True)
     ]
 
 

@@ -151,6 +151,7 @@ class Speedup(SearchedUnits):
             counts_to_measure,
             layer_costs,
             tenths_to_measure,
+            timed_sublayers,
             trial_mask,
         )
 
@@ -178,10 +179,11 @@ class Speedup(SearchedUnits):
             if units == "tokens":
                 what = f"layers that hand on {', '.join(map(str, counts))} tenths of the tokens"
             measured = timer.time(masks, self.at_batch, what)
+            layers = {n: len(timed_sublayers(limits.full, kinds, n)) for n in counts}
             timings = {row.variant: row for row in measured.rows}
             for kind in kinds:
                 by_count = {count: timings[name] for count, name in names.items()}
-                rows += layer_costs(kind, len(totals), by_count)
+                rows += layer_costs(kind, layers, by_count)
             seconds.append(self.at_batch / timings["dense"].sentences_per_second)
             lengths = f"{measured.lengths}; {measured.precision}, {measured.rows[0].provider}"
         mean = sum(seconds) / len(seconds)

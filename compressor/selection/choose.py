@@ -29,7 +29,6 @@ from compressor.selection.values import ArtifactPlan, Measuring, Prunable
 from compressor.steps.context import Context
 from compressor.steps.results import QualitySearch
 from compressor.steps.values import ChosenUnits, Exported
-from compressor.storage.names import BASE
 from compressor.throughput.timer import RunTimer
 
 if TYPE_CHECKING:
@@ -179,9 +178,9 @@ def timer_of(
     return RunTimer(
         dense=dense,
         engine=engine,
-        precision=measuring.precision if engine == dense.model.engine else BASE,
+        precision=measuring.precision,
         settings=measuring.timing,
-        source=opened.source,
+        opened=opened.source,
         rows=opened.data.timed,
         context=context,
     )

@@ -32,20 +32,21 @@ class RunTimer:
 
     dense: Exported
     engine: str
-    precision: str
+    precision: str  # of the dense model's engine; others are timed in float32
     settings: Mapping[str, Any]  # keywords of `benchmark`
-    source: ModelAndRows  # to remove units from
+    opened: ModelAndRows  # to remove units from
     rows: Rows  # whose lengths are timed
     context: Context
 
     def time(self, masks: Mapping[str, Mask], batch: int, what: str) -> Throughput:
         """See `Timer`."""
-        inputs = masks, batch, self.dense, self.engine, self.precision, self.settings
+        precision = self.precision if self.engine == self.dense.model.engine else BASE
+        inputs = masks, batch, self.dense, self.engine, precision, self.settings
         return self.context.steps.do(
             time_masks,
             *inputs,
             title=f"timing {what}",
-            source=self.source,
+            opened=self.opened,
             rows=self.rows,
             context=self.context,
         )
@@ -59,7 +60,7 @@ def time_masks(
     precision: str,
     settings: Mapping[str, Any],
     *,
-    source: ModelAndRows,
+    opened: ModelAndRows,
     rows: Rows,
     context: Context,
 ) -> Throughput:
@@ -74,12 +75,12 @@ def time_masks(
         engine: that is timed.
         precision: that is timed.
         settings: keywords of `benchmark`.
-        source: the dense model, and rows that the ranges of int8 activations are taken from.
+        opened: the dense model, and rows that the ranges of int8 activations are taken from.
         rows: whose lengths are timed.
         context: where they are timed.
     """
-    exported, checkpoint = dense.directory, source.checkpoint
-    examples = source.examples[:RANGE_ROWS] if source.calibrated else ()
+    exported, checkpoint = dense.directory, opened.checkpoint
+    examples = opened.examples[:RANGE_ROWS] if opened.calibrated else ()
     with context.steps.staging() as folder:
         full = Mask.full(checkpoint.layers).counts()
         subjects = [Subject(DENSE, exported, full, precision, engine)]

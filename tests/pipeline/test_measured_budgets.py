@@ -97,8 +97,8 @@ def test_every_kind_of_attention_is_timed_at_every_count(translator, tmp_path, m
     choice = choose(speed_recipe(translator, tmp_path, method="random"), tmp_path / "out")
     kinds = ("encoder_self", "decoder_self", "cross")
     assert machine.runs[:3] == [["dense", *(f"{kind}={n}" for n in range(4))] for kind in kinds]
-    # Two layers a stack, of four heads each.
-    assert [row.layers for row in choice.search.costs.rows] == [2] * 12
+    # Two layers a stack, of four heads each; one cross-attention stays, or the encoder would go.
+    assert [row.layers for row in choice.search.costs.rows] == [2] * 11 + [1]
     for row in choice.search.costs.rows:
         assert row.saved_share == pytest.approx((4 - row.units) * costs[row.kind])
     # Where scores say nothing, it is the costly cross-attention that goes.
@@ -118,7 +118,8 @@ def test_even_heads_are_timed_and_removed_together(translator, tmp_path, monkeyp
     kinds = ("encoder_self", "decoder_self+cross")
     assert machine.runs[:2] == [["dense", *(f"{kind}={n}" for n in range(4))] for kind in kinds]
     assert machine.engines == {"ctranslate2"}
-    assert [row.layers for row in choice.search.costs.rows] == [2] * 4 + [4] * 8
+    # One cross-attention stays where the encoder would go with the last.
+    assert [row.layers for row in choice.search.costs.rows] == [2] * 4 + [4, 4, 4, 3] * 2
     counts = choice.mask.counts()
     assert {counts[f"{kind}.{n}"] for kind in ("decoder_self", "cross") for n in range(2)} == {2}
     assert {counts[f"encoder_self.{n}"] for n in range(2)} == {4}
@@ -309,7 +310,7 @@ def test_on_cuda_choices_are_timed_in_the_form_that_runs_there(checkpoints, tmp_
         timing_step.time_masks(
             {"half": half},
             *how,
-            source=opened.source,
+            opened=opened.source,
             rows=opened.prunable.data.timed,
             context=on_cuda,
         )
