@@ -78,7 +78,7 @@ class Regression(ScoreTask):
 
     name = "regression"
     first_runs = FirstRuns(
-        Tried(0.5, "Spearman", -0.35, (-0.94, 0.22), MINILM, "MiniLM-L6 and pairs of sentences")
+        Tried(0.5, "Spearman", -0.31, (-1.08, 0.46), MINILM, "MiniLM-L6 and pairs of sentences")
     )
     metrics = ("spearman", "pearson")
     labels = SCORES
