@@ -24,7 +24,7 @@ from compressor.runtime.engines import engine_class
 from compressor.runtime.opening import count_output_tokens, read_artifact
 from compressor.steps.context import Context
 from compressor.steps.results import Check, Ranking, Variant
-from compressor.steps.values import DENSE, Exported, LearnedCandidates, Saved
+from compressor.steps.values import DENSE, DecoderTokens, Exported, Saved
 from compressor.storage.names import BASE, ONNXRUNTIME
 from compressor.tasks import TASKS
 from compressor.tasks.opened import ModelAndRows
@@ -77,9 +77,8 @@ def export_dense(engines: Sequence[str], *, directory: Path, opened: ModelAndRow
 
 def export_saved(
     saved: Saved,
-    tokens: list[int] | None,
+    scored: DecoderTokens,
     engines: Sequence[str] = (ONNXRUNTIME,),
-    candidates: LearnedCandidates | None = None,
     *,
     directory: Path,
     opened: ModelAndRows,
@@ -89,14 +88,14 @@ def export_saved(
 
     Args:
         saved: the model, as a checkpoint.
-        tokens: that a decoder scores; None for all.
+        scored: the tokens that a decoder scores.
         engines: of the run; those that run dense models alone are left out.
-        candidates: of the tokens, that batches score alone; None: they score all.
         directory: of the artifact.
         opened: the dense model, and the rows to check on.
         costs: multiply-adds of what may go.
     """
     recovered, chosen = saved.recovered, saved.recovered.chosen
+    tokens, candidates = scored.tokens, scored.candidates
     count = None if tokens is None else len(tokens)
     small = recovered_checkpoint(recovered, opened)
     exported = export_graphs(small, tokens, pruned_engines(engines), directory, opened)

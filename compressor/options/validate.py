@@ -145,20 +145,12 @@ def _check_budget(recipe: Recipe) -> None:
 
 
 def _check_candidates(recipe: Recipe) -> None:
-    wanted, budget = recipe.export.candidates, recipe.budget
-    if wanted is None:
-        return
+    wanted = recipe.export.candidates
     _refuse(
-        extra_text(recipe.recovery) is None,
+        wanted is not None and extra_text(recipe.recovery) is None,
         "candidates-without-text",
         f"--candidates {wanted} are counted in the dense model's answers to --distill-text FILE; "
         "give that, and --recover reconstruct+distill, or leave --candidates out",
-    )
-    _refuse(
-        budget.timed_batch is not None or budget.searches_rows,
-        _CLASH,
-        f"--candidates {wanted} does not go with {budget.as_typed}, whose search scores all "
-        "tokens; leave it out, or run again with the units that were found, by --keep or --macs",
     )
 
 

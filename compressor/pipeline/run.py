@@ -22,7 +22,7 @@ from compressor.report.schema import Report
 from compressor.selection.choose import select_units
 from compressor.selection.layers import without_layers
 from compressor.steps.context import Context
-from compressor.steps.values import DENSE, LearnedCandidates, RecoveredModel
+from compressor.steps.values import DENSE, DecoderTokens, RecoveredModel
 from compressor.storage.files import require_directory
 from compressor.tasks.opened import ModelAndRows
 from compressor.tasks.texts import TextFile
@@ -47,16 +47,15 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
         do, state = context.steps.do, context.steps.state
         forms = partial(other_forms, precisions=plan.precisions, engines=engines, context=context)
         started = do(run_metadata, title="reading inputs", command=command)
-        tokens = scored_tokens(opened, context)
         limits = without_layers(opened.prunable.limits, opened=source, context=context)
         title = "exporting the dense model to compare with"
         dense = do(export_dense, engines, title=title, into=state / DENSE, opened=opened.dense)
         recovery = prepare_recovery(opened.recovery, dense, context)
-        candidates = scored_candidates(plan.candidates, recovery, tokens, opened, context)
+        scored = decoder_tokens(plan.candidates, recovery, opened, context)
         models, search = [dense, *forms(dense, opened=opened.dense)], None
         for artifact in plan.removal.artifacts:
             name, folder = artifact.name, artifact.directory
-            choice = artifact, limits, recovery, tokens, dense, measuring
+            choice = artifact, limits, recovery, scored, dense, measuring
             chosen = select_units(*choice, opened=opened.prunable, context=context)
             title = f"removing units ({chosen.mask} kept)"
             pruned = do(prune_units, chosen, title=title, opened=source)
@@ -79,9 +78,8 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
             exported = do(
                 export_saved,
                 saved,
-                tokens,
+                scored,
                 engines,
-                candidates,
                 title=f"exporting {name}, checking",
                 into=folder,
                 opened=source,
@@ -100,35 +98,36 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
     return without_paths(report, output)
 
 
-def scored_tokens(opened: Opened, context: Context) -> list[int] | None:
-    """The tokens that decoders of pruned models score: all (None), or those of a text."""
-    file, source = opened.inputs.target_text, opened.source
+def decoder_tokens(
+    per_token: int | None, recovery: RecoveryPlan, opened: Opened, context: Context
+) -> DecoderTokens:
+    """The tokens that decoders of pruned models score: all, those of a text, or candidates.
+
+    Args:
+        per_token: candidates of a source token; None: batches have none.
+        recovery: with the text that candidates are learned from.
+        opened: the model, and the text in the target language.
+        context: how to compute.
+    """
+    file, source, steps = opened.inputs.target_text, opened.source, context.steps
     if file is None:
-        return source.task.graphs.output_tokens(source.checkpoint)
-    title = f"cutting {file.path.name} into tokens"
-    return context.steps.do(target_tokens, file, title=title, opened=source, context=context)
-
-
-def scored_candidates(
-    per_token: int | None,
-    recovery: RecoveryPlan,
-    tokens: list[int] | None,
-    opened: Opened,
-    context: Context,
-) -> LearnedCandidates | None:
-    """The candidates that decoders of pruned models score; None: all of `tokens`."""
+        tokens = source.task.graphs.output_tokens(source.checkpoint)
+    else:
+        title = f"cutting {file.path.name} into tokens"
+        tokens = steps.do(target_tokens, file, title=title, opened=source, context=context)
     if per_token is None:
-        return None
-    return context.steps.do(
+        return DecoderTokens(tokens)
+    learned = steps.do(
         learn_candidates,
         per_token,
         recovery,
         tokens,
         title=f"counting {per_token} candidates of each source token",
-        into=context.steps.state,
-        opened=opened.source,
+        into=steps.state,
+        opened=source,
         context=context,
     )
+    return DecoderTokens(tokens, learned)
 
 
 def target_tokens(file: TextFile, *, opened: ModelAndRows, context: Context) -> list[int] | None:

@@ -28,7 +28,7 @@ from compressor.selection.judge import RunJudge
 from compressor.selection.values import ArtifactPlan, Measuring, Prunable
 from compressor.steps.context import Context
 from compressor.steps.results import QualitySearch
-from compressor.steps.values import ChosenUnits, Exported
+from compressor.steps.values import ChosenUnits, DecoderTokens, Exported
 from compressor.throughput.timer import RunTimer
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def select_units(
     artifact: ArtifactPlan,
     limits: Limits,
     recovery: RecoveryPlan,
-    tokens: list[int] | None,
+    scored: DecoderTokens,
     dense: Exported,
     measuring: Measuring,
     *,
@@ -52,7 +52,7 @@ def select_units(
         artifact: its name, its budget and how units are scored.
         limits: what may go, without the layers that were dropped before.
         recovery: of candidates, and between steps.
-        tokens: that decoders of candidates score; None for all.
+        scored: tokens that decoders of candidates score.
         dense: the exported dense model, which candidates are compared with.
         measuring: how candidates are measured.
         opened: the model, and its rows.
@@ -73,15 +73,15 @@ def select_units(
         inputs_of_mask = artifact.name, budget, method, limits
         chosen = steps.do(learn_units, *inputs_of_mask, opened=opened.source, **how)
     else:
-        scores = scored(limits.start, method, opened, context)
-        inputs = artifact, scores, limits, recovery, tokens, dense, measuring
+        scores = dense_scores(limits.start, method, opened, context)
+        inputs = artifact, scores, limits, recovery, scored, dense, measuring
         chosen = steps.do(choose, *inputs, opened=opened, **how)
     if chosen.text:
         context.progress.message(f"  {chosen.text}")
     return chosen
 
 
-def scored(start: Mask, method: UnitMethod, opened: Prunable, context: Context) -> Scores:
+def dense_scores(start: Mask, method: UnitMethod, opened: Prunable, context: Context) -> Scores:
     """Scores of all units of the dense model that may go; a step.
 
     Args:
@@ -112,7 +112,7 @@ def choose(
     scores: Scores,
     limits: Limits,
     recovery: RecoveryPlan,
-    tokens: list[int] | None,
+    scored: DecoderTokens,
     dense: Exported,
     measuring: Measuring,
     *,
@@ -127,7 +127,7 @@ def choose(
         scores: of the dense model, without the layers that the limits drop.
         limits: what may go.
         recovery: of candidates, and between steps.
-        tokens: that decoders of candidates score; None for all.
+        scored: tokens that decoders of candidates score.
         dense: the exported dense model, which candidates are compared with.
         measuring: how candidates are measured.
         directory: for weights that were recovered between steps.
@@ -143,8 +143,8 @@ def choose(
         "limits": lambda: limits,
         "costs": lambda: opened.costs,
         "scorer": lambda: scorer,
-        "timer": lambda: timer_of(budget, dense, measuring, opened, context),
-        "judge": lambda: RunJudge(artifact, recovery, tokens, dense, measuring, opened, context),
+        "timer": lambda: timer_of(budget, scored, dense, measuring, opened, context),
+        "judge": lambda: RunJudge(artifact, recovery, scored, dense, measuring, opened, context),
         "layers": lambda: RunLayers(recovery, source, context),
         "trainings": lambda: RunTrainings(recovery, source, timed) if trains else None,
         "report": lambda: context.progress.message,
@@ -170,13 +170,19 @@ def choose(
 
 
 def timer_of(
-    budget: Budget, dense: Exported, measuring: Measuring, opened: Prunable, context: Context
+    budget: Budget,
+    scored: DecoderTokens,
+    dense: Exported,
+    measuring: Measuring,
+    opened: Prunable,
+    context: Context,
 ) -> RunTimer:
     """What times candidates for a budget."""
     assert measuring.timing is not None
     engine = budget.timed_engine or dense.model.engine
     return RunTimer(
         dense=dense,
+        scored=scored,
         engine=engine,
         precision=measuring.precision,
         settings=measuring.timing,
@@ -211,7 +217,7 @@ class RunScorer:
         """See `Scorer`."""
         if start == self._start:
             return self._scores
-        return scored(start, self._method, self._opened, self._context)
+        return dense_scores(start, self._method, self._opened, self._context)
 
     def rescored(self, mask: Mask) -> Scores:
         """See `Scorer`."""

@@ -19,7 +19,7 @@ from compressor.recovery.pruned import prune_units, recover_units
 from compressor.selection.values import ArtifactPlan, Measuring, Prunable
 from compressor.steps.context import Context
 from compressor.steps.results import Comparison, QualityCandidate, Source
-from compressor.steps.values import ChosenUnits, Exported
+from compressor.steps.values import ChosenUnits, DecoderTokens, Exported
 from compressor.tasks import Rows
 
 
@@ -38,7 +38,7 @@ class RunJudge:
         self,
         artifact: ArtifactPlan,
         recovery: RecoveryPlan,
-        tokens: list[int] | None,
+        scored: DecoderTokens,
         dense: Exported,
         measuring: Measuring,
         opened: Prunable,
@@ -49,7 +49,7 @@ class RunJudge:
         Args:
             artifact: whose budget says how much may be lost.
             recovery: of candidates.
-            tokens: that decoders of candidates score; None for all.
+            scored: tokens that decoders of candidates score.
             dense: the exported dense model.
             measuring: how answers are made and compared.
             opened: the model, and its rows.
@@ -64,7 +64,7 @@ class RunJudge:
         assert budget.allowed_drop is not None
         self._artifact = artifact
         self._recovery = recovery
-        self._tokens = tokens
+        self._scored = scored
         self._measuring = measuring
         self._opened = opened
         self._context = context
@@ -126,7 +126,7 @@ class RunJudge:
 
     def _try(self, cut: PathCut, scores: Scores) -> CandidateAnswers:
         how, answers = self._recovery, self._dense_answers[0]
-        inputs = self._artifact, cut, scores, how, self._tokens, answers, self._measuring
+        inputs = self._artifact, cut, scores, how, self._scored, answers, self._measuring
         return self._context.steps.do(
             try_cut,
             *inputs,
@@ -160,7 +160,7 @@ def try_cut(
     cut: PathCut,
     scores: Scores,
     recovery: RecoveryPlan,
-    tokens: list[int] | None,
+    scored: DecoderTokens,
     reference: Sequence[str],
     measuring: Measuring,
     *,
@@ -174,7 +174,7 @@ def try_cut(
         cut: the units that are kept.
         scores: of all units.
         recovery: how weights are recovered.
-        tokens: that decoders score; None for all.
+        scored: tokens that decoders score.
         reference: the dense model's answers to the rows of the search.
         measuring: how answers are made and compared.
         opened: the model, and its rows.
@@ -197,7 +197,7 @@ def try_cut(
         )
         costs = opened.costs
         parallel.on_main(
-            lambda: export_saved(saved, tokens, directory=directory, opened=source, costs=costs)
+            lambda: export_saved(saved, scored, directory=directory, opened=source, costs=costs)
         )
         searched = answers(directory, data.search, context.device, beams, context.progress)
         held_out: list[str] = []

@@ -74,6 +74,14 @@ class LearnedCandidates:
 
 
 @dataclass(frozen=True)
+class DecoderTokens:
+    """The output tokens that decoders of pruned models score."""
+
+    tokens: list[int] | None  # None: all
+    candidates: LearnedCandidates | None = None  # of batches; None: they score all of `tokens`
+
+
+@dataclass(frozen=True)
 class Saved:
     """The recovered model as a checkpoint, which loads back as it was."""
 

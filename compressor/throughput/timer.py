@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compressor.export.candidate_graphs import add_candidates
 from compressor.export.precisions import write_precision
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
@@ -17,7 +18,7 @@ from compressor.model.surgery import prune, without_skipped
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.steps.context import Context
 from compressor.steps.results import Throughput
-from compressor.steps.values import DENSE, Exported
+from compressor.steps.values import DENSE, DecoderTokens, Exported
 from compressor.storage.names import BASE, ONNXRUNTIME
 from compressor.tasks import TASKS, Rows
 from compressor.tasks.opened import ModelAndRows
@@ -31,6 +32,7 @@ class RunTimer:
     """Times choices of units against the dense model (`budgets.Timer`)."""
 
     dense: Exported
+    scored: DecoderTokens  # by decoders without units; the dense model's scores all
     engine: str
     precision: str  # of the dense model's engine; others are timed in float32
     settings: Mapping[str, Any]  # keywords of `benchmark`
@@ -41,7 +43,7 @@ class RunTimer:
     def time(self, masks: Mapping[str, Mask], batch: int, what: str) -> Throughput:
         """See `Timer`."""
         precision = self.precision if self.engine == self.dense.model.engine else BASE
-        inputs = masks, batch, self.dense, self.engine, precision, self.settings
+        inputs = masks, batch, self.dense, self.scored, self.engine, precision, self.settings
         return self.context.steps.do(
             time_masks,
             *inputs,
@@ -56,6 +58,7 @@ def time_masks(
     masks: Mapping[str, Mask],
     batch: int,
     dense: Exported,
+    scored: DecoderTokens,
     engine: str,
     precision: str,
     settings: Mapping[str, Any],
@@ -72,6 +75,7 @@ def time_masks(
         masks: name of each subject -> the units that it keeps.
         batch: rows in a batch.
         dense: the dense model, exported in the precision.
+        scored: tokens that decoders without units score.
         engine: that is timed.
         precision: that is timed.
         settings: keywords of `benchmark`.
@@ -86,7 +90,7 @@ def time_masks(
         subjects = [Subject(DENSE, exported, full, precision, engine)]
         for number, (name, mask) in enumerate(masks.items(), 1):
             path = folder / str(number)
-            export_trial(checkpoint, mask, exported, path, engine)
+            export_trial(checkpoint, mask, scored, exported, path, engine)
             if precision != BASE:
                 write_precision(path, precision, examples, device=context.device)
             counts = mask.of_layers_left().counts()
@@ -99,24 +103,43 @@ def time_masks(
 
 
 def export_trial(
-    checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Path, engine: str = ONNXRUNTIME
+    checkpoint: Checkpoint,
+    mask: Mask,
+    scored: DecoderTokens,
+    dense: Path,
+    directory: Path,
+    engine: str = ONNXRUNTIME,
 ) -> None:
     """Write an engine's files of the dense weights without the units that `mask` removes.
 
-    Graphs that lose no unit are copied from `dense`: exporting takes far longer than timing.
+    Args:
+        checkpoint: the dense model.
+        mask: the units that are kept.
+        scored: tokens that the decoder scores.
+        dense: the exported dense model, which graphs are copied from that lose nothing: exporting
+            takes far longer than timing.
+        directory: for the files.
+        engine: that runs them.
     """
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True)
     shutil.copy(dense / GRAPH_DIRECTORY / "tokenizer.json", graphs)
     changed = {kind for kind in mask.kinds() if mask.count(kind) < mask.total(kind)}
     task_graphs = TASKS[checkpoint.task].graphs
-    same = [role for role, kinds in task_graphs.parts.items() if not changed & kinds]
+    scores_as_dense = scored.tokens == task_graphs.output_tokens(checkpoint)
+    same = [
+        role
+        for role, kinds in task_graphs.parts.items()
+        if not changed & kinds and (scores_as_dense or role == "encoder")
+    ]
     for role in same:
         for path in (dense / GRAPH_DIRECTORY).glob(f"{role}.onnx*"):  # weights may lie beside it
             shutil.copy(path, graphs)
     pruned = prune(checkpoint.model, checkpoint.layers, mask)
     small = without_skipped(checkpoint, pruned, mask)
-    network = Network(small, small.model, small.mask, task_graphs.output_tokens(checkpoint))
+    network = Network(small, small.model, small.mask, scored.tokens)
     needs_graphs = not task_graphs.write_engine(network, directory, engine)
     task_graphs.export(network, graphs, skip=same if needs_graphs else task_graphs.parts)
+    if needs_graphs and scored.candidates is not None:
+        add_candidates(directory, scored.candidates.table)
     release(small.model, keep=checkpoint.model)

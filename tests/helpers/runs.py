@@ -15,7 +15,7 @@ from compressor.progress import SILENT
 from compressor.recovery.planning import prepare_recovery
 from compressor.selection.choose import select_units
 from compressor.steps.results import Variant
-from compressor.steps.values import ChosenUnits, Exported
+from compressor.steps.values import ChosenUnits, DecoderTokens, Exported
 from tests.helpers import toy
 
 # As the command line has them: `recipe(model="m", keep=["0.5"], steps=3)`.
@@ -118,7 +118,7 @@ def chosen_by_run(recipe: Recipe, out: Path, progress=SILENT) -> ChosenUnits:
             artifact,
             opened.prunable.limits,
             recovery,
-            None,
+            DecoderTokens(None),
             dense,
             plan.measuring,
             opened=opened.prunable,

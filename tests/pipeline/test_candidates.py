@@ -13,6 +13,8 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.run import run
 from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Translator
+from compressor.selection import judge as judging
+from compressor.throughput import timer as timing
 from tests.helpers import toy
 from tests.helpers.candidates import table_by_a_loop
 from tests.helpers.command_line import compress
@@ -92,11 +94,42 @@ def test_a_run_writes_checks_measures_and_reports_candidates(made):
     assert Translator(out / ".compress/dense")._graph.candidates is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [{"speedup": 1.2, "at_batch": 4}, {"max_drop": "100"}])
+def test_searches_measure_smaller_models_with_candidates(made, tmp_path, monkeypatch, budget):
+    """The dense model beside them scores all tokens."""
+    uses: dict[str, bool] = {}  # whether there are candidates, by the name of what is measured
+
+    def look(directory: Path, name: str = "tried") -> None:
+        uses[name] = Translator(directory)._graph.candidates is not None
+
+    def time(subjects, **settings):
+        for subject in subjects:
+            look(subject.directory, subject.name)
+        raise _Looked
+
+    def answer(directory, *arguments):
+        look(directory)
+        raise _Looked
+
+    monkeypatch.setattr(timing, "benchmark", time)
+    monkeypatch.setattr(judging, "answers", answer)
+    text = {"recover": "distill", "distill_text": str(made / "text.txt"), "distill_steps": 1}
+    recipe = recipe_for(made / "marian", tmp_path, keep=[], candidates=K, **budget, **text)
+    with pytest.raises(_Looked):
+        run(recipe, tmp_path / "out")
+    assert uses.pop("dense", False) is False
+    assert uses
+    assert all(uses.values())
+
+
+class _Looked(Exception):
+    """What is measured was seen."""
+
+
 REFUSED = [
     ({"recover": "reconstruct"}, "candidates-without-text", "--distill-text FILE"),
     ({"recover": "distill"}, "candidates-without-text", "--distill-text FILE"),
-    ({"keep": [], "max_drop": "1"}, "options-exclude-each-other", "--max-drop 1"),
-    ({"keep": [], "speedup": 1.2, "at_batch": 4}, "options-exclude-each-other", "--speedup 1.2"),
 ]
 
 

@@ -54,7 +54,7 @@ class Models:
         monkeypatch.setattr(judging, "answers", self.answers)
         monkeypatch.setattr(judging, "answer_rows", lambda dense, rows, *rest: rows.targets)
 
-    def export(self, saved, tokens, *, directory, opened, costs) -> None:
+    def export(self, saved, scored, *, directory, opened, costs) -> None:
         assert (directory / "model.safetensors").is_file()
         self.built.append(saved.recovered.mask.count("heads"))
 

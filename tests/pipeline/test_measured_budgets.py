@@ -32,7 +32,7 @@ from compressor.report.schema import load_report
 from compressor.runtime.opening import read_artifact
 from compressor.steps.context import Context
 from compressor.steps.results import OutputPath, Throughput
-from compressor.steps.values import Exported
+from compressor.steps.values import DecoderTokens, Exported
 from compressor.tasks import TASKS
 from compressor.tasks.opened import ModelAndRows, encode
 from compressor.throughput import Subject
@@ -306,7 +306,7 @@ def test_on_cuda_choices_are_timed_in_the_form_that_runs_there(checkpoints, tmp_
         on_cuda = replace(context, device="cuda")
         precision = precision_timed(("fp32", "fp16"), "cuda")
         dense = Exported(made.directory, None)
-        how = 1, dense, "onnxruntime", precision, plan.measuring.timing
+        how = 1, dense, DecoderTokens(None), "onnxruntime", precision, plan.measuring.timing
         timing_step.time_masks(
             {"half": half},
             *how,
