@@ -313,6 +313,16 @@ def test_a_tenth_of_the_rows_is_held_out_but_at_least_eight():
         assert (len(learn), len(out)) == (count - held, held)
 
 
+@pytest.mark.parametrize(("lines", "held"), [(40, 8), (41, 20), (3000, 20)])
+def test_half_of_the_rows_is_held_out_beside_more_text(lines: int, held: int):
+    text = SimpleNamespace(rows=lines)
+    learn, out = hold_out(EXAMPLES, 1, text)
+    assert (len(learn), len(out)) == (40 - held, held)
+    _, without_text = hold_out(EXAMPLES, 1)
+    assert {e.row for e in without_text} <= {e.row for e in out}
+    assert len(hold_out(EXAMPLES * 30, 1, text)[1]) == (500 if lines > 1200 else 120)
+
+
 def test_held_out_rows_are_drawn_by_the_seed():
     """The same rows as ever, whatever the order of the first epoch is; both parts in order."""
     learn, held = hold_out(EXAMPLES, 1)

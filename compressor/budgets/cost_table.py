@@ -24,12 +24,14 @@ from compressor.budgets.unit_costs import Unit, UnitCosts, token_sublayers
 from compressor.budgets.units import LEAST_TOKENS, Group, removal_groups
 from compressor.errors import UsageError
 from compressor.model.sublayers import TOKEN_KIND, TOKEN_UNITS, Mask, Scores, kind_of
-from compressor.steps.results import CostTable, LayerCost, SpeedTry, Timing
+from compressor.steps.results import CostTable, LayerCost, SpeedTry, Timing, delivered
 
 Array = NDArray[np.float64]
 
 _LARGEST = 1000.0  # speed-up to tell, where savings add up to all of the time or more
-RETRIES = 4  # tighter choices after one that misses the wanted speed-up; each is exported and timed
+RETRIES = 4  # other choices after one that is not as fast as wanted; each is exported and timed
+CLOSE = 1.05  # times the wanted speed-up; a choice that is faster gives away quality
+_AIM = 1.02  # times the wanted speed-up, between a choice that misses it and one that is too fast
 SCHEDULES = 10  # numbers of tokens that are tried, beside all and the fewest
 _STEPS = 20_000  # of the wanted saving; rounding wastes less than one step per layer
 
@@ -311,6 +313,25 @@ def next_share(wanted: float, shares: Sequence[float], speedups: Sequence[float]
     return min(asked, most)
 
 
+def share_between(wanted: float, shares: Sequence[float], speedups: Sequence[float]) -> float:
+    """The share of the dense time that a choice is to save by the table, after a too fast one.
+
+    It lies on the line through the slowest choice that is fast enough and the fastest that is not;
+    the dense model is one.
+
+    Args:
+        wanted: the speed-up.
+        shares: that choices save by the table.
+        speedups: of these choices, measured.
+    """
+    points = [(1 - 1 / speedup, share) for share, speedup in zip(shares, speedups, strict=True)]
+    saved = 1 - 1 / wanted
+    more, high = min(point for point in points if point[0] >= saved)
+    less, low = max([(0.0, 0.0), *(point for point in points if point[0] < saved)])
+    aim = min(1 - 1 / (_AIM * wanted), (more + saved) / 2)
+    return low + (high - low) * (aim - less) / (more - less)
+
+
 def reach(
     wanted: float,
     scores: Scores,
@@ -318,11 +339,21 @@ def reach(
     saved: Mapping[str, Array],
     measure: Callable[[Mask, int], Timing],
 ) -> tuple[Mask, list[SpeedTry]]:
-    """Choose units, time the choice, and ask for more where it misses, `RETRIES` times at most.
+    """Choose units, time them, and ask for more where they miss, for less where they are too fast.
 
-    `saved` are `savings`; `measure` also gets the number of the try, from 1. Returns the first
-    choice that reached `wanted`, else the fastest, and all tries; UsageError if the fewest units
-    are slower.
+    Args:
+        wanted: the speed-up.
+        scores: of the units.
+        limits: what may go.
+        saved: see `savings`.
+        measure: times a choice; it also gets the number of the try, from 1.
+
+    Returns:
+        The slowest choice that reached `wanted`, else the fastest, and all tries, of which
+        `RETRIES` follow the first at most.
+
+    Raises:
+        UsageError: the fewest units are slower.
     """
     tries: list[SpeedTry] = []
     masks: list[Mask] = []
@@ -335,6 +366,10 @@ def reach(
         left = (1 - 1 / wanted) / share
         expected = {name: left * savings for name, savings in saved.items()}
         mask = choose(scores, limits, expected, wanted)
+        # By counts alone: which units stay does not matter for the time.
+        known = mask.counts() in [one.counts() for one in masks]
+        if known and any(one.met for one in tries):
+            break
         speedup, interval = _speedup(measure(mask, number))
         masks.append(mask)
         # What this choice saves may be more than was asked.
@@ -348,18 +383,18 @@ def reach(
             met=speedup >= wanted,
         )
         tries.append(tried)
-        if speedup >= wanted:
-            return mask, tries
-        # By counts alone: which units stay does not matter for the time.
-        if mask.counts() == smallest.counts():
+        speedups = [one.speedup for one in tries]
+        if wanted <= speedup <= CLOSE * wanted:
+            break
+        if max(speedups) < wanted and mask.counts() == smallest.counts():
             lower = ", or lower --floor (0 lets a sublayer lose all)"
             has_units = smallest.count() > smallest.count("tokens")
             raise UsageError(
                 f"--speedup {wanted:g} cannot be reached here: the largest that was measured is "
-                f"{max(one.speedup for one in tries):.3f}, with {smallest} kept as the floors "
+                f"{max(speedups):.3f}, with {smallest} kept as the floors "
                 f"demand; ask for less{lower if has_units else ''}",
                 id=UNREACHABLE,
             )
-        share = next_share(wanted, shares, [one.speedup for one in tries])
-    fastest = max(tries, key=lambda one: one.speedup)
-    return masks[tries.index(fastest)], tries
+        following = next_share if max(speedups) < wanted else share_between
+        share = following(wanted, shares, speedups)
+    return masks[tries.index(delivered(tries))], tries

@@ -18,7 +18,7 @@ from compressor import parallel
 from compressor.budgets.base import UNREACHABLE, Choice, Layers, Limits
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask
-from compressor.steps.results import LayersTry, SpeedSearch
+from compressor.steps.results import LayersTry, SpeedSearch, delivered
 
 MOST_SHARE = 0.25  # of a run's time goes into choosing, at most
 LEAST_STEPS, MOST_STEPS = 40, 400  # of a short training: fewer tell too little, more tell no more
@@ -228,13 +228,12 @@ class ShapeSearch:
             self.report(f"  {without}: too slow with the fewest units")
             return _Tried((math.inf, 0.0), LayersTry(layers=names))
         assert isinstance(choice.search, SpeedSearch)
-        # The one that was returned: it met the speed, or was the fastest.
-        delivered = max(choice.search.tries, key=lambda x: (x.met, x.speedup))
-        result = LayersTry(layers=names, kept=str(choice.mask), speedup=delivered.speedup)
-        speed = f"{delivered.speedup:.3g} times the speed"
-        if not delivered.met:
+        timed = delivered(choice.search.tries)
+        result = LayersTry(layers=names, kept=str(choice.mask), speedup=timed.speedup)
+        speed = f"{timed.speedup:.3g} times the speed"
+        if not timed.met:
             self.report(f"  {without}: {speed}, less than wanted")
-            return _Tried((math.inf, -delivered.speedup), result, choice)
+            return _Tried((math.inf, -timed.speedup), result, choice)
         steps = self._planned(choice.mask).steps
         lost = self.trainings.divergence(choice.mask, steps)
         self.report(f"  {without}: divergence {lost:.4f} after {steps} steps, at {speed}")

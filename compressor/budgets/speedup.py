@@ -28,7 +28,7 @@ from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, kind_of, units_of
 from compressor.options.bounds import BatchSize, Positive
 from compressor.options.declare import option
-from compressor.steps.results import CostTable, LayerCost, LayersTry, SpeedSearch, Timing
+from compressor.steps.results import CostTable, LayerCost, LayersTry, SpeedSearch, Timing, delivered
 
 SEARCH = "search"  # in place of numbers of layers
 
@@ -135,7 +135,7 @@ class Speedup(SearchedUnits):
             return next(row for row in timed.rows if row.variant == name)
 
         mask, tries = reach(self.speedup, scores, limits, saved, measure)
-        if not tries[-1].met:  # the last one, since `reach` ends with the first that does
+        if not delivered(tries).met:
             report(
                 f"no choice reached {self.speedup:g} at batch {self.at_batch} in {len(tries)} "
                 "tries; the fastest one is taken"
@@ -222,17 +222,16 @@ def search_layers(
         lost = layers.divergence(choice.mask)
         choices[tuple(gone)] = choice
         assert isinstance(choice.search, SpeedSearch)
-        # The one that `reach` returned: it met the speed, or was the fastest.
-        delivered = max(choice.search.tries, key=lambda x: (x.met, x.speedup))
-        divergence = lost if delivered.met else None
+        timed = delivered(choice.search.tries)
+        divergence = lost if timed.met else None
         without = f"without {' and '.join(gone)}" if gone else "with all layers"
         report(
-            f"  {without}: divergence {divergence:.4f} at {delivered.speedup:.3g} times the speed"
+            f"  {without}: divergence {divergence:.4f} at {timed.speedup:.3g} times the speed"
             if divergence is not None
-            else f"  {without}: {delivered.speedup:.3g} times as fast, less than wanted"
+            else f"  {without}: {timed.speedup:.3g} times as fast, less than wanted"
         )
         return LayersTry(
-            layers=gone, kept=str(choice.mask), speedup=delivered.speedup, divergence=divergence
+            layers=gone, kept=str(choice.mask), speedup=timed.speedup, divergence=divergence
         )
 
     stacks = Counter(layer.partition(".")[0] for layer in limits.full.layers())

@@ -327,7 +327,7 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
                 if any(later.trains for later in methods[number + 1 :]):
                     # A model fitted to the validation rows of a later training would seem to have
                     # nothing left to learn.
-                    examples, _ = hold_out(examples, job.seed)
+                    examples, _ = hold_out(examples, job.seed, job.text)
                 state = job.state and job.state.with_stem(f"{job.state.stem}-{method.name}")
                 step = replace(job, pruned=models[-1], examples=examples, state=state)
                 recovered = method.recover(step)

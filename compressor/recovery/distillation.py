@@ -142,7 +142,7 @@ def _fine_tuned(
         hidden: weight of the difference in hidden states; 0 leaves it out.
         precision: of products in training; validation is in float32.
     """
-    learn, held = hold_out(job.examples, job.seed)
+    learn, held = hold_out(job.examples, job.seed, job.text)
     pruned = job.pruned
     student = sharding.sharded(pruned, layer_paths(pruned), job.device)
     with sharding.shards_of(job.dense, layer_paths(job.dense), job.device) as dense:

@@ -74,8 +74,8 @@ def recover_and_measure(
 ) -> tuple[Recovered, float]:
     """A recovered model, and its divergence; see `measure_divergence`."""
     dense, layers = opened.checkpoint.model, opened.checkpoint.layers
-    learn, held = hold_out(opened.examples, context.seed)
     trains = any(method.trains for method in plan.methods)  # which holds out the same rows itself
+    learn, held = hold_out(opened.examples, context.seed, plan.text if trains else None)
     fitted = opened if trains else replace(opened, examples=learn)
     state = context.state_file("candidate.safetensors")
     pruned = prune(dense, layers, mask)

@@ -64,7 +64,7 @@ def epoch_rows(plan: RecoveryPlan, opened: ModelAndRows, context: Context) -> in
         opened: with all calibration rows.
         context: with the seed by which rows are held out.
     """
-    learn, _ = hold_out(opened.examples, context.seed)
+    learn, _ = hold_out(opened.examples, context.seed, plan.text)
     return len(learn) + (0 if plan.text is None else plan.text.rows)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from compressor.report import facts, numbers
 from compressor.report.table import ReportTable, ResultCell, make_table, without_column
 from compressor.report.view import CandidateRow, SearchSection
-from compressor.steps.results import CostTable
+from compressor.steps.results import CostTable, SpeedTry, delivered
 
 _ANSWERS = {"accepted": "good", "refused": "bad"}
 
@@ -41,6 +43,14 @@ def _candidate(row: CandidateRow, number: int) -> tuple[str, ...]:
     )
 
 
+def _reached(choice: SpeedTry, tries: Sequence[SpeedTry]) -> ResultCell:
+    """Whether a choice is as fast as wanted, and whether it is the one that was taken."""
+    taken = ", taken" * (len(tries) > 1 and choice == delivered(tries))
+    return (
+        ResultCell(f"reached{taken}", "good") if choice.met else ResultCell(f"missed{taken}", "bad")
+    )
+
+
 def _choices(search: SearchSection) -> list[ReportTable]:
     """The choices that were timed, and those after whole layers were dropped."""
     tries = [
@@ -50,7 +60,7 @@ def _choices(search: SearchSection) -> list[ReportTable]:
             choice.kept,
             numbers.fixed(choice.predicted, 3),
             numbers.ratio(choice.speedup, choice.speedup_interval),
-            ResultCell("reached", "good") if choice.met else ResultCell("missed", "bad"),
+            _reached(choice, search.tries),
         )
         for number, choice in enumerate(search.tries, 1)
     ]

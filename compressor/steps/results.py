@@ -8,7 +8,7 @@ a copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -289,6 +289,14 @@ class SpeedTry(ResultModel):
     speedup: Number  # measured
     speedup_interval: Interval
     met: bool
+
+
+def delivered(tries: Sequence[SpeedTry]) -> SpeedTry:
+    """The slowest choice that reached the wanted speed-up; the fastest where none did."""
+    met = [choice for choice in tries if choice.met]
+    if met:
+        return min(met, key=lambda choice: choice.speedup)
+    return max(tries, key=lambda choice: choice.speedup)
 
 
 class LayersTry(ResultModel):

@@ -14,6 +14,7 @@ from compressor.tasks import Batch, Example, Objective
 from compressor.training.text import BLOCK_ROWS, Text
 
 HELD_OUT = 8  # rows at least, else a tenth
+HELD_OUT_BESIDE_TEXT = 500  # rows at most, else half of them
 # Rows that are read together, shuffled, and grouped by length, for steps of up to 64 rows; windows
 # grow with larger steps, so that the share of incomplete steps at their end stays the same.
 WINDOW_ROWS = 4096
@@ -44,15 +45,28 @@ def require_enough(rows: int, least: int = 2 * HELD_OUT) -> None:
         )
 
 
-def hold_out(examples: Sequence[Example], seed: int) -> tuple[list[Example], list[Example]]:
+def hold_out(
+    examples: Sequence[Example], seed: int, text: Text | None = None
+) -> tuple[list[Example], list[Example]]:
     """Split rows into those to train on and those to validate on, drawn by the seed.
 
-    A tenth is held out, at least `HELD_OUT`. Both parts are in the order of the rows.
+    A tenth is held out, at least `HELD_OUT`; half, at most `HELD_OUT_BESIDE_TEXT`, where a text has
+    more lines to train on than there are rows.
+
+    Args:
+        examples: the rows.
+        seed: of the draw. What is held out without a text is held out with it, too.
+        text: more rows to train on.
+
+    Returns:
+        Both parts, in the order of the rows.
 
     Raises:
         InputError: too few rows for both.
     """
     count = max(HELD_OUT, round(0.1 * len(examples)))
+    if text is not None and text.rows > len(examples):
+        count = max(count, min(HELD_OUT_BESIDE_TEXT, len(examples) // 2))
     require_enough(len(examples), 2 * count)
     order = torch.randperm(len(examples), generator=_generator(seed, 0)).tolist()
     held = set(order[:count])

@@ -11,6 +11,7 @@ import pytest
 
 from compressor.budgets.base import Limits
 from compressor.budgets.cost_table import (
+    CLOSE,
     RETRIES,
     choose,
     layer_costs,
@@ -18,6 +19,7 @@ from compressor.budgets.cost_table import (
     predicted_speedup,
     reach,
     savings,
+    share_between,
     trial_mask,
 )
 from compressor.budgets.removal_path import removal_path
@@ -229,9 +231,32 @@ def test_what_the_floors_do_not_allow_is_an_error_that_says_how_much_is_possible
 
 def test_the_table_does_not_forbid_what_can_be_measured():
     """Savings that do not add up: together the layers save more than one by one."""
-    mask, tries = try_to_reach(2.5, 1.3)
-    assert mask.count() == 0
+    _, tries = try_to_reach(2.5, 1.3)
     assert tries[0].predicted < 2.5 <= tries[0].speedup
+
+
+@pytest.mark.parametrize(("wanted", "share"), [(2.5, 1.3), (1.4, 1.2), (1.5, 1.5)])
+def test_a_choice_that_is_too_fast_is_followed_by_one_with_more_units(wanted, share):
+    """What is taken is the slowest that is fast enough."""
+    mask, tries = try_to_reach(wanted, share)
+    first, *others = tries
+    assert first.speedup > CLOSE * wanted
+    assert others
+    met = [one for one in tries if one.met]
+    assert str(mask) == min(met, key=lambda one: one.speedup).kept
+    assert mask.count() > int(first.kept.split()[0])
+
+
+def test_the_next_choice_is_on_the_line_between_one_too_slow_and_one_too_fast():
+    # 2 % more than the double speed, from the dense model to one that has saved 0.75 for 0.5.
+    assert share_between(2, [0.5], [4]) == pytest.approx(0.5 * (1 - 1 / 2.04) / 0.75)
+    # From 0.4 of the time saved for 0.3, to 0.75.
+    aimed = 0.3 + 0.2 * (1 - 1 / 2.04 - 0.4) / 0.35
+    assert share_between(2, [0.3, 0.5], [1 / 0.6, 4]) == pytest.approx(aimed)
+    assert share_between(2, [0.1, 0.3, 0.5, 0.9], [1.1, 1 / 0.6, 4, 9]) == pytest.approx(aimed)
+    # Half of what is more than the wanted speed is left, where that is less than 2 %.
+    nearly = 0.3 + 0.2 * (0.5025 - 0.4) / (0.505 - 0.4)
+    assert share_between(2, [0.3, 0.5], [1 / 0.6, 1 / 0.495]) == pytest.approx(nearly)
 
 
 TOTALS = {"encoder_self.0": 2, "encoder_self.1": 2, "encoder_ffn.0": 6, "encoder_ffn.1": 6}
