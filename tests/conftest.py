@@ -117,6 +117,17 @@ def _kept_exports(_shared: Path) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _float32() -> Iterator[None]:
+    """Train in float32 where nothing else is said, whatever the processor has."""
+    import torch
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+            patch.setattr(torch.cpu, name, lambda: False)
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _quick_collection() -> Iterator[None]:
     """What is alive between files stays alive: a run collects garbage a dozen times.

@@ -170,8 +170,8 @@ class Distill(RecoveryMethod):
     precision: Literal["fp32", "bf16"] | None = option(
         None,
         name="distill_precision",
-        help="Distillation: compute products in fp32 or bf16, which is faster on GPUs and on "
-        "processors with AMX. Default: bf16 on a GPU, else fp32.",
+        help="Distillation: compute products in fp32 or bf16. Default: bf16 on GPUs and on "
+        "processors with instructions for that (AMX, AVX-512 BF16), else fp32.",
     )
     learning_rate: Positive | None = rate_option()
     patience: Count = PATIENCE
@@ -224,7 +224,9 @@ class Distill(RecoveryMethod):
         # On processors, with a text, the task decides on the rows.
         usual = BATCH_ROWS if self.text is None else GPU_BATCH_ROWS if on_gpu else None
         decided = self.model_copy(update={"batch": self.batch or usual})
-        return decided.with_precision("bf16" if on_gpu else "fp32")
+        from compressor.training.precision import has_bf16  # imports torch
+
+        return decided.with_precision("bf16" if has_bf16(device) else "fp32")
 
     @override
     def shortened(self, steps: int, rows: int) -> Distill:

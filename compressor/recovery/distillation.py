@@ -53,7 +53,7 @@ from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
 from compressor.training.optimizer import embedding_tables, parameter_groups, sparse_gradients
-from compressor.training.precision import Precision, products_in
+from compressor.training.precision import Precision, has_bf16, products_in
 
 
 def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.Module:
@@ -118,7 +118,7 @@ def distill(method: Distill, job: RecoveryJob) -> Recovered:
     # al. 2022, "On the SDEs and scaling rules for Adam".
     rate = method.learning_rate or usual * math.sqrt(rows / usual_rows)
     hidden = task.hidden_weight if method.hidden is None else method.hidden
-    precision = method.precision or ("fp32" if job.device == "cpu" else "bf16")
+    precision = method.precision or ("bf16" if has_bf16(job.device) else "fp32")
     if method.earlier is not None:
         job = replace(job, pruned=with_earlier_weights(job.pruned, job.mask, method.earlier))
     seconds = None if method.minutes is None else 60 * method.minutes

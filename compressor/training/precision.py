@@ -17,8 +17,13 @@ Precision = Literal["fp32", "bf16"]
 
 def has_bf16(device: str) -> bool:
     """Whether a device has instructions for products in bfloat16."""
-    on_cpu = torch.device(device).type == "cpu"
-    return not on_cpu or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if torch.device(device).type != "cpu":
+        return True
+    # oneDNN takes AVX-512 alone for enough, and then computes them much more slowly than float32.
+    has_avx512 = torch.cpu._is_avx512_supported()
+    has_products = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    supported = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return supported and (has_products or not has_avx512)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 
 from compressor.recovery import Distill, distillation
 from compressor.tasks import TASKS
@@ -27,6 +28,25 @@ from tests.helpers.texts import classified, some_lines, translated, write
 def test_the_device_decides_what_is_left_open(options, device, batch, precision):
     decided = Distill(**options).on_device(device)
     assert (decided.batch, decided.precision) == (batch, precision)
+
+
+@pytest.mark.parametrize(
+    ("avx512", "bf16", "amx", "precision"),
+    [
+        (True, True, False, "bf16"),
+        (True, False, True, "bf16"),
+        (True, False, False, "fp32"),  # which oneDNN takes for enough
+        (False, False, False, "fp32"),
+    ],
+)
+def test_processors_with_instructions_for_it_train_in_bfloat16(
+    monkeypatch, avx512, bf16, amx, precision
+):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: avx512)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: bf16)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: avx512)
+    assert Distill().on_device("cpu").precision == precision
 
 
 @pytest.mark.parametrize(
