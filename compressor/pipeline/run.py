@@ -109,7 +109,8 @@ def decoder_tokens(
         opened: the model, and the text in the target language.
         context: how to compute.
     """
-    file, source, steps = opened.inputs.target_text, opened.source, context.steps
+    source, steps = opened.source, context.steps
+    file = opened.inputs.target_text
     if file is None:
         tokens = source.task.graphs.output_tokens(source.checkpoint)
     else:
