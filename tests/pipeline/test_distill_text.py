@@ -94,7 +94,7 @@ def test_a_single_step_translates_packed_text(checkpoints, text, tmp_path):
         "--learning-rate", "0.001", "--output", tmp_path / "out", "--device", "cpu",
     )  # fmt: skip
     facts = json.loads((tmp_path / "out" / "units.json").read_text(encoding="utf-8"))
-    assert "16 rows and 50 lines of text" in facts["recovery"]
+    assert "12 rows and 50 lines of text" in facts["recovery"]
 
 
 @pytest.mark.usefixtures("no_graphs")
