@@ -91,13 +91,17 @@ class Scorer(Protocol):
 class Timer(Protocol):
     """Times models on this machine."""
 
-    def time(self, masks: Mapping[str, Mask], batch: int, what: str) -> Throughput:
+    def time(
+        self, masks: Mapping[str, Mask], batch: int, what: str, *, all_tokens: bool = False
+    ) -> Throughput:
         """Timings of `dense` and, in turns with it, of the model with each of some masks.
 
         Args:
             masks: name -> the units that are kept; the names of the timings.
             batch: rows in a batch.
             what: what is timed, for messages: `timing WHAT`.
+            all_tokens: decoders score all tokens, as dense does, in place of the run's: what is
+                saved is saved by units alone.
         """
 
 

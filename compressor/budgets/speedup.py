@@ -178,7 +178,7 @@ class Speedup(SearchedUnits):
             what = f"sublayers of {'+'.join(kinds)} with {', '.join(map(str, counts))} units"
             if units == "tokens":
                 what = f"layers that hand on {', '.join(map(str, counts))} tenths of the tokens"
-            measured = timer.time(masks, self.at_batch, what)
+            measured = timer.time(masks, self.at_batch, what, all_tokens=True)
             layers = {n: len(timed_sublayers(limits.full, kinds, n)) for n in counts}
             timings = {row.variant: row for row in measured.rows}
             for kind in kinds:

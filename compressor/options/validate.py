@@ -118,13 +118,12 @@ def _check_budget(recipe: Recipe) -> None:
     )
     if budget.timed_batch is not None:
         _check_timing(recipe, budget.as_typed, budget.timed_batch)
-        for flag, text in ((SOURCE, export.source_text), (TARGET, export.target_text)):
-            _refuse(
-                text is not None,
-                _CLASH,
-                f"{flag} does not go with {budget.as_typed}, which is about units alone; leave it "
-                "out, and give it to `compress export` afterwards",
-            )
+        _refuse(
+            export.source_text is not None,
+            _CLASH,
+            f"{SOURCE} does not go with {budget.as_typed}, whose dense model has all tokens; leave "
+            "it out, and give it to `compress export` afterwards",
+        )
     _refuse(
         bool(budget.needs_training) and not any(step.trains for step in recipe.recovery),
         _USELESS,

@@ -40,10 +40,15 @@ class RunTimer:
     rows: Rows  # whose lengths are timed
     context: Context
 
-    def time(self, masks: Mapping[str, Mask], batch: int, what: str) -> Throughput:
+    def time(
+        self, masks: Mapping[str, Mask], batch: int, what: str, *, all_tokens: bool = False
+    ) -> Throughput:
         """See `Timer`."""
+        checkpoint = self.opened.checkpoint
+        every = DecoderTokens(TASKS[checkpoint.task].graphs.output_tokens(checkpoint))
+        scored = every if all_tokens else self.scored
         precision = self.precision if self.engine == self.dense.model.engine else BASE
-        inputs = masks, batch, self.dense, self.scored, self.engine, precision, self.settings
+        inputs = masks, batch, self.dense, scored, self.engine, precision, self.settings
         return self.context.steps.do(
             time_masks,
             *inputs,

@@ -98,7 +98,9 @@ class Timer:
         self.head, self.share = head, share
         self.timed: list[tuple[list[str], int, str]] = []
 
-    def time(self, masks: Mapping[str, Mask], batch: int, what: str) -> Throughput:
+    def time(
+        self, masks: Mapping[str, Mask], batch: int, what: str, *, all_tokens: bool = False
+    ) -> Throughput:
         self.timed.append((list(masks), batch, what))
         saved = {x: self.share * self.head * (8 - mask.count("heads")) for x, mask in masks.items()}
         rows = [timing(1.0, "dense"), *(timing(1 / (1 - x), name) for name, x in saved.items())]

@@ -137,7 +137,7 @@ class Timer:
     def __init__(self) -> None:
         self.timed: list[tuple[list[str], str]] = []
 
-    def time(self, masks, batch: int, what: str) -> Throughput:
+    def time(self, masks, batch: int, what: str, *, all_tokens: bool = False) -> Throughput:
         self.timed.append((list(masks), what))
         works = {name: work(mask.with_tokens()) for name, mask in masks.items()}
         times = {name: 0.1 + 0.9 * left / work(FULL) for name, left in works.items()}
