@@ -14,13 +14,15 @@ from compressor.pipeline.run import run
 from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Translator
 from compressor.selection import judge as judging
-from compressor.throughput import timer as timing
+from compressor.steps.results import Throughput
+from compressor.throughput import timer
 from tests.helpers import toy
 from tests.helpers.candidates import table_by_a_loop
 from tests.helpers.command_line import compress
 from tests.helpers.errors import raises
 from tests.helpers.files import packed
 from tests.helpers.runs import check_manifest, recipe_for
+from tests.helpers.scores import timing
 
 K, FREQUENT = 2, 10
 LINES = toy.sentences(70, 5)
@@ -94,37 +96,55 @@ def test_a_run_writes_checks_measures_and_reports_candidates(made):
     assert Translator(out / ".compress/dense")._graph.candidates is None
 
 
+class _Looked(Exception):
+    """What is measured was seen."""
+
+
+SPEEDUP = {"speedup": 1.2, "at_batch": 4, "prune": "neurons", "multiple": "32"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", [{"speedup": 1.2, "at_batch": 4}, {"max_drop": "100"}])
-def test_searches_measure_smaller_models_with_candidates(made, tmp_path, monkeypatch, budget):
-    """The dense model beside them scores all tokens."""
-    uses: dict[str, bool] = {}  # whether there are candidates, by the name of what is measured
+@pytest.mark.parametrize(
+    ("budget", "few"),
+    [(SPEEDUP, "candidates"), (SPEEDUP, "target text"), ({"max_drop": "100"}, "candidates")],
+)
+def test_searches_measure_what_is_delivered(made, tmp_path, monkeypatch, budget, few):
+    """The dense model, and those by which units are weighed, score all tokens."""
+    all_tokens: dict[str, bool] = {}  # by the name of what is measured
 
     def look(directory: Path, name: str = "tried") -> None:
-        uses[name] = Translator(directory)._graph.candidates is not None
+        translator = Translator(directory)
+        if few == "candidates":
+            all_tokens[name] = translator._graph.candidates is None
+        else:
+            all_tokens[name] = translator._graph.scored == 1200
 
     def time(subjects, **settings):
         for subject in subjects:
             look(subject.directory, subject.name)
-        raise _Looked
+        if "choice-1" in all_tokens:
+            raise _Looked
+        rows = [timing(1.1, subject.name) for subject in subjects]
+        facts = {"provider": "none", "device": "cpu", "precision": "fp32", "threads": 1}
+        return Throughput(**facts, lengths="made up", rows=rows)
 
     def answer(directory, *arguments):
         look(directory)
         raise _Looked
 
-    monkeypatch.setattr(timing, "benchmark", time)
+    monkeypatch.setattr(timer, "benchmark", time)
     monkeypatch.setattr(judging, "answers", answer)
-    text = {"recover": "distill", "distill_text": str(made / "text.txt"), "distill_steps": 1}
-    recipe = recipe_for(made / "marian", tmp_path, keep=[], candidates=K, **budget, **text)
+    text = str(made / "text.txt")
+    options = {"recover": "distill", "distill_text": text, "distill_steps": 1, "candidates": K}
+    if few == "target text":
+        options = {"target_text": text}
+    recipe = recipe_for(made / "marian", tmp_path, keep=[], **budget, **options)
     with pytest.raises(_Looked):
         run(recipe, tmp_path / "out")
-    assert uses.pop("dense", False) is False
-    assert uses
-    assert all(uses.values())
-
-
-class _Looked(Exception):
-    """What is measured was seen."""
+    last = "choice-1" if budget is SPEEDUP else "tried"
+    assert all_tokens.pop(last) is False
+    assert all(all_tokens.values())
+    assert len(all_tokens) == (3 if budget is SPEEDUP else 0)
 
 
 REFUSED = [
