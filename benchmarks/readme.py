@@ -19,6 +19,7 @@ PAGES = {
     "docs/results.md": {
         "tradeoff-translator": "tradeoff-translator.md",
         "tradeoff-classifier": "tradeoff-classifier.md",
+        "tradeoff-long-classifier": "tradeoff-long-classifier.md",
         "quality-translator-summary": "quality-translator-summary.md",
         "quality-classifier-summary": "quality-classifier-summary.md",
     },

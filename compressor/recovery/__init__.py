@@ -220,12 +220,12 @@ class Distill(RecoveryMethod):
 
     @override
     def on_device(self, device: str) -> Distill:
+        from compressor.training.precision import has_bf16  # imports torch
+
         on_gpu = device != "cpu"
         # On processors, with a text, the task decides on the rows.
         usual = BATCH_ROWS if self.text is None else GPU_BATCH_ROWS if on_gpu else None
         decided = self.model_copy(update={"batch": self.batch or usual})
-        from compressor.training.precision import has_bf16  # imports torch
-
         return decided.with_precision("bf16" if has_bf16(device) else "fp32")
 
     @override

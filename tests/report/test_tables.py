@@ -332,7 +332,7 @@ def test_a_drop_above_the_one_asked_for_is_in_the_verdict(drop, is_more):
 
 
 def test_the_report_shows_the_cost_table_and_every_try():
-    """Two tries for 1.3, neither of which reached it."""
+    """Two tries for 1.3, neither of which reached it: the faster one was taken."""
     costs = cost_table({"cross": [0.15, 0.13, 0.06, 0.03]}, {"cross": 1})
     tries = [
         SpeedTry(
@@ -346,6 +346,7 @@ def test_the_report_shows_the_cost_table_and_every_try():
     assert "1.3 times as fast at batch 16" in markdown
     for row in costs.rows:
         assert f" {500 * row.saved_share:.1f}"[:4] in markdown
-    assert "| 2 | 1.400 | 9 heads | 1.410 | 1.26 [1.25, 1.27] | missed |" in markdown
+    assert "| 2 | 1.400 | 9 heads | 1.410 | 1.26 [1.25, 1.27] | missed, taken |" in markdown
+    assert "1.25 [1.24, 1.26] | missed |" in markdown
     assert "was not reached in 2 tries" in markdown
     assert markdown.count("| cross-attention |") == 4
