@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -114,11 +113,6 @@ def spread(depth: int, dropped: int) -> list[int]:
     return [number for number in range(depth) if number not in stay]
 
 
-def evenly(stack: str, depth: int, dropped: int) -> list[str]:
-    """The layers of a stack that go: see `spread`."""
-    return [f"{stack}.{number}" for number in spread(depth, dropped)]
-
-
 def shared_clock() -> float:
     """The seconds of rank 0's clock, by which all ranks decide alike."""
     return parallel.agree(time.monotonic())
@@ -163,9 +157,10 @@ class ShapeSearch:
         self.trainings = trainings
         self.choose_units, self.minutes = choose_units, minutes
         self.report, self.clock = report, clock
-        stacks = Counter(layer.partition(".")[0] for layer in limits.full.layers())
+        stacks = [layer.partition(".")[0] for layer in limits.full.layers()]
         # The decoder, where there is one: it runs once for each token, the encoder once.
-        *self.others, (self.stack, self.depth) = stacks.items()
+        self.stack = stacks[-1]
+        self.depth = stacks.count(self.stack)
         self._tried: dict[frozenset[str], _Tried] = {}
         self._errors: list[UsageError] = []
         self._plan: ProbePlan | None = None
@@ -185,9 +180,6 @@ class ShapeSearch:
         for _ in best.result.layers if self._fits() else ():
             dropped.append(self.layers.next_to_drop(self.stack, dropped))
         self._rank(dropped)
-        # A third of the encoder's layers less, so that those that stay are wider.
-        for stack, depth in self.others:
-            self._rank([*self._first().result.layers, *evenly(stack, depth, depth // 3)])
         best = self._first()
         if best.choice is None:
             raise self._errors[-1]
@@ -214,7 +206,7 @@ class ShapeSearch:
         return trained < self._plan.candidates and in_time
 
     def _rank_without(self, number: int) -> Rank:
-        return self._rank(evenly(self.stack, self.depth, number))
+        return self._rank([f"{self.stack}.{i}" for i in spread(self.depth, number)])
 
     def _rank(self, dropped: Sequence[str]) -> Rank:
         """The rank of a candidate, the last one if there is no time left to try it."""
@@ -251,8 +243,7 @@ class ShapeSearch:
         """How candidates are trained; planned, and told, at the first of them."""
         if self._plan is None:
             cost = self.trainings.cost(mask)
-            most = most_candidates(self.depth) + len(self.others)
-            plan = plan_probes(cost, most, self.minutes)
+            plan = plan_probes(cost, most_candidates(self.depth), self.minutes)
             if plan is None:
                 raise TooShortError
             trained = plan.candidates * (cost.fixed + plan.steps * cost.step) / 60
@@ -266,7 +257,7 @@ class ShapeSearch:
 
 
 def most_candidates(depth: int) -> int:
-    """How many candidates `ShapeSearch` tries for its stack, at most."""
+    """How many candidates `ShapeSearch` tries for a stack, at most."""
 
     def of_search(first: int, last: int, seen: frozenset[int]) -> int:
         if first == last:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -133,9 +132,7 @@ class Trainings:
         return self.lost(mask.dropped)
 
 
-def search(
-    trainings: Trainings, *, least: int = 0, limits: Limits = LIMITS, **options
-) -> tuple[ShapeSearch, list[str]]:
+def search(trainings: Trainings, *, least: int = 0, **options) -> tuple[ShapeSearch, list[str]]:
     """Candidates reach the speed if at least so many layers are gone."""
     said: list[str] = []
 
@@ -149,7 +146,7 @@ def search(
         return Choice(limits.start, Scores({}, "", "", {}), "1 choice timed", found)
 
     made = ShapeSearch(
-        limits, Layers(), trainings, choose_units, options.get("minutes"), said.append,
+        LIMITS, Layers(), trainings, choose_units, options.get("minutes"), said.append,
         trainings.clock,
     )  # fmt: skip
     return made, said
@@ -186,20 +183,6 @@ def test_other_layers_of_the_best_number_are_tried_and_taken_if_they_train_bette
         choice = search(trainings)[0].best()
         assert trainings.trained[-1] == others
         assert choice.mask.dropped == (others if better else decoder(1, 2, 3, 4))
-
-
-@pytest.mark.parametrize("better", [True, False])
-def test_fewer_encoder_layers_are_tried_and_taken_if_they_train_better(better):
-    """A third of six goes, beside the best that was found of the decoder."""
-    units = {f"encoder_self.{i}": (True,) * 4 for i in range(6)}
-    limits = replace(LIMITS, full=Mask(units | FULL.keep))
-    short = decoder(1, 2, 3, 4) | {"encoder.1", "encoder.4"}
-    lost = {decoder(1, 2, 3, 4): 0.4, short: 0.3 if better else 0.5}
-    trainings = Trainings(Clock(), lambda dropped: lost.get(dropped, 1.0))
-    choice = search(trainings, limits=limits)[0].best()
-    assert trainings.trained[-1] == short
-    assert choice.mask.dropped == (short if better else decoder(1, 2, 3, 4))
-    assert len(trainings.trained) <= most_candidates(DEPTH) + 1
 
 
 def test_what_cannot_be_fast_enough_is_not_trained():
