@@ -1,8 +1,12 @@
-"""Interleaved timing of several models on the same batches, in one process.
+"""Timing of several models in turns, on the same batches, in one process.
 
 A machine's speed drifts (clock, temperature, other processes) by more than the gain of pruning, so
-models are not timed one after the other: each round runs every model once on the same batch, in an
-order that rotates, and models are compared within rounds.
+models are not timed one after the other: in each pass every model has a turn, in an order that
+rotates, and models are compared within passes.
+
+A turn is all batches, one after the other, and begins with calls that are not timed: they bring the
+model's weights back into the processor's caches, where they stay when a model serves alone. Models
+that alternate call by call evict each other's weights.
 """
 
 from __future__ import annotations
@@ -17,6 +21,10 @@ from compressor.throughput.workloads import Batch, Workload
 Run = Callable[[Batch], object]
 Samples = dict[tuple[str, int], list[float]]
 
+# Of a turn's calls that are not timed: until so much time has passed, or every batch has run. Then
+# times are those of a process with one model alone (see docs/speed.md).
+UNTIMED_SECONDS = 0.05
+
 
 def measure(
     subjects: Mapping[str, Run],
@@ -29,12 +37,12 @@ def measure(
     progress: Callable[[str], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Samples:
-    """Time every subject on every workload, interleaved.
+    """Time every subject on every workload, in turns.
 
     Per workload: each subject is warmed up with at least `warmup` calls and at least one per
-    batch; then rounds follow, one batch each, cycling over the batches. Rounds end after a whole
-    number of passes over the batches, once every subject has had `min_runs` calls, `min_seconds`
-    in total and `min_passes` passes. The garbage collector is off meanwhile.
+    batch; then passes follow, in each of which every subject runs all batches. They end once every
+    subject has had `min_runs` calls, `min_seconds` in total and `min_passes` passes. The garbage
+    collector is off meanwhile.
 
     Args:
         subjects: name -> a call that runs one batch and returns when it is done.
@@ -47,8 +55,8 @@ def measure(
         clock: returns seconds, monotonic.
 
     Returns:
-        (subject, batch size) -> seconds of every call. Entry i of every subject of a workload
-        belongs to round i, which ran batch i modulo the number of batches.
+        (subject, batch size) -> seconds of every timed call. Entry i of every subject of a workload
+        is of batch i modulo the number of batches, in the same pass.
     """
     samples: Samples = {}
     for workload in workloads:
@@ -61,7 +69,7 @@ def measure(
         gc.collect()
         gc.disable()
         try:
-            seconds = _rounds(subjects, batches, min_runs, min_seconds, min_passes, clock)
+            seconds = _passes(subjects, batches, min_runs, min_seconds, min_passes, clock)
         finally:
             if was_enabled:
                 gc.enable()
@@ -86,7 +94,7 @@ def seconds_of_pass(run: Run, batches: Sequence[Batch], passes: int = 5) -> floa
     return sum(median(times) for times in zip(*seconds[1:], strict=True))
 
 
-def _rounds(
+def _passes(
     subjects: Mapping[str, Run],
     batches: Sequence[Batch],
     min_runs: int,
@@ -94,7 +102,7 @@ def _rounds(
     min_passes: int,
     clock: Callable[[], float],
 ) -> dict[str, list[float]]:
-    """Time the rounds of one workload; subject -> seconds of its calls."""
+    """Time the passes of one workload; subject -> seconds of its timed calls."""
     names = list(subjects)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     passes = 0
@@ -103,13 +111,23 @@ def _rounds(
         or passes * len(batches) < min_runs
         or min(sum(values) for values in seconds.values()) < min_seconds
     ):
-        for number, batch in enumerate(batches):
-            # The order rotates by one per round and once more per pass. Without the latter, each
-            # batch would always have the same order if batches are a multiple of models.
-            first = (passes * (len(batches) + 1) + number) % len(names)
-            for name in names[first:] + names[:first]:
-                start = clock()
-                subjects[name](batch)
-                seconds[name].append(clock() - start)
+        first = passes % len(names)
+        for name in names[first:] + names[:first]:
+            seconds[name] += _turn(subjects[name], batches, clock)
         passes += 1
+    return seconds
+
+
+def _turn(run: Run, batches: Sequence[Batch], clock: Callable[[], float]) -> list[float]:
+    """Seconds of each batch, after calls that are not timed."""
+    begun = clock()
+    for batch in batches:
+        run(batch)
+        if clock() - begun >= UNTIMED_SECONDS:
+            break
+    seconds = []
+    for batch in batches:
+        start = clock()
+        run(batch)
+        seconds.append(clock() - start)
     return seconds

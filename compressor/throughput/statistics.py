@@ -1,18 +1,18 @@
 """From raw times to sentences per second, latency percentiles and speed-ups with intervals.
 
-A workload is run in passes over its batches; in each round all models run the same batch in turn
-(`measure`). Batches differ in length and rounds in disturbances, so each batch is estimated apart:
+A workload is run in passes, in each of which every model runs all batches (`measure`). Batches
+differ in length and passes in disturbances, so each batch is estimated apart:
 
 - time of the reference model on a batch: median over the passes;
 - a model's speed-up on a batch: median over the passes of reference time / its time, both of the
-  same round. Drift slower than a round cancels, and a single disturbed run does not move a median;
+  same pass. Drift slower than a pass cancels, and a single disturbed run does not move a median;
 - a model's time on that batch: the reference's time over its speed-up.
 
 Sentences per second are the sentences of a pass over the sum of these times. The speed-up is the
 ratio of two such sums, and so exactly the ratio of the sentences per second.
 
-The 95 % interval is the percentile interval over bootstrap draws of rounds, drawn within each batch
-(batches differ in weight) and jointly for both models (times of one round belong together).
+The 95 % interval is the percentile interval over bootstrap draws of passes, drawn jointly for all
+batches and both models: what disturbs a model's turn slows down several of its batches.
 Estimates based on means were rejected: one stall of the machine changes them by more than the gain
 of pruning.
 """
@@ -132,21 +132,20 @@ def speedup_of(
 
     Args:
         reference: seconds of the reference, [passes, batches].
-        seconds: of the model, in the same shape; entries at the same place are of the same round.
-        resamples: draws of rounds, within each batch.
+        seconds: of the model, in the same shape; entries at the same place are of the same pass.
+        resamples: draws of passes.
         seed: of the draws.
 
     Returns:
         The speed-up, and (low, high).
     """
-    passes, batches = seconds.shape
+    passes = len(seconds)
     generator = np.random.default_rng(seed)
-    each = np.arange(batches)
     values: list[float] = []
     while len(values) < resamples:
         count = min(resamples - len(values), max(1, _DRAWS_PER_CHUNK // seconds.size))
-        drawn = generator.integers(passes, size=(count, passes, batches))  # a pass per entry
-        values.extend(_speedup(reference[drawn, each], seconds[drawn, each]))
+        drawn = generator.integers(passes, size=(count, passes))
+        values.extend(_speedup(reference[drawn], seconds[drawn]))
     low, high = np.quantile(values, [0.025, 0.975])
     return float(_speedup(reference, seconds)), (float(low), float(high))
 
@@ -155,8 +154,8 @@ def _speedup(reference: Array, seconds: Array) -> Array:
     """Speed-up on a whole pass, [...], from times [..., passes, batches] of both models.
 
     Batches differ in length, so each is estimated by itself: the reference's time is its median
-    over the passes; a model's is that over the median of the ratios within rounds, in which drift
-    slower than a round cancels. The speed-up is the ratio of the two sums.
+    over the passes; a model's is that over the median of the ratios within passes, in which drift
+    slower than a pass cancels. The speed-up is the ratio of the two sums.
     """
     level = np.median(reference, axis=-2)  # [..., batches]
     ratio = np.median(reference / seconds, axis=-2)  # [..., batches]

@@ -46,19 +46,28 @@ def workload(batches: int) -> Workload:
     )
 
 
-def test_all_models_run_the_same_batch_in_each_round_in_rotating_order() -> None:
+def test_models_run_all_batches_in_turns_in_rotating_order() -> None:
     stage = Stage()
     subjects = {name: stage.subject(name, 1.0) for name in "abc"}
     samples = measure(subjects, [workload(3)], warmup=4, min_runs=6, min_passes=2,
                       min_seconds=0, clock=stage.clock)  # fmt: skip
-    warm, timed = stage.calls[: 3 * 4], stage.calls[3 * 4 :]
+    warm, passes = stage.calls[: 3 * 4], stage.calls[3 * 4 :]
     assert [number for _, number in warm] == [n for n in (0, 1, 2, 0) for _ in range(3)]
-    rounds = [timed[i : i + 3] for i in range(0, len(timed), 3)]
-    assert [{number for _, number in turn} for turn in rounds] == [{0}, {1}, {2}] * 2
-    assert all({name for name, _ in turn} == set("abc") for turn in rounds)
-    first = [turn[0][0] for turn in rounds]
-    assert first == ["a", "b", "c", "b", "c", "a"]  # batch 0 meets a first, then b first
+    # One call of a second is more than need not be timed.
+    turns = [passes[i : i + 4] for i in range(0, len(passes), 4)]
+    assert [[number for _, number in turn] for turn in turns] == [[0, 0, 1, 2]] * 6
+    names = [{name for name, _ in turn} for turn in turns]
+    assert names == [{name} for name in "abcbca"]
     assert samples == {(name, 2): [1.0, 2.0, 3.0] * 2 for name in "abc"}
+
+
+@pytest.mark.parametrize(("seconds", "untimed"), [(0.02, 2), (0.001, 6)])
+def test_a_turn_begins_with_calls_that_are_not_timed(seconds: float, untimed: int) -> None:
+    """With 0.02 s and 0.04 s, 0.05 s are over after two; six calls of 1 to 6 ms are all."""
+    stage = Stage()
+    measure({"a": stage.subject("a", seconds)}, [workload(6)], warmup=1, min_runs=1, min_passes=1,
+            min_seconds=0, clock=stage.clock)  # fmt: skip
+    assert [number for _, number in stage.calls[6:]] == [*range(untimed), *range(6)]
 
 
 def test_every_batch_is_seen_before_timing_however_short_the_warm_up() -> None:
@@ -73,7 +82,7 @@ def test_every_batch_is_seen_before_timing_however_short_the_warm_up() -> None:
         clock=stage.clock,
     )
     assert stage.calls[:4] == [("a", number) for number in range(4)]
-    assert len(stage.calls) == 4 + 4  # and each is timed once
+    assert len(stage.calls) == 4 + 1 + 4  # and each is timed once, after one that is not
 
 
 def test_garbage_collector_is_off_while_timing_and_on_again_afterwards() -> None:
@@ -100,7 +109,7 @@ def test_progress_has_a_line_per_workload() -> None:
     assert lines == [f"batch size {size}: {times}" for size in (1, 4)]
 
 
-def test_rounds_go_on_until_everything_asked_for_is_reached() -> None:
+def test_passes_go_on_until_everything_asked_for_is_reached() -> None:
     for runs, seconds, passes, expected in (
         (7, 0.0, 1, 8),  # whole passes over two batches
         (1, 20.0, 1, 14),  # the faster model needs 7 passes of 3 s for its 20 s
@@ -181,11 +190,14 @@ def test_speedup_is_found_under_noise_drift_and_stalls() -> None:
     assert abs(dense.sum() / pruned.sum() / 1.25 - 1) > 0.02
 
 
-def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+@pytest.mark.parametrize("disturbed", ["calls", "turns"])
+def test_intervals_cover_the_truth_about_as_often_as_they_say(disturbed: str) -> None:
     """Sixty pairs of equal models with noise of 5 %: 57 of the 95 % intervals are expected to."""
     covered = 0
     for seed in range(60):
-        dense, same = np.exp(np.random.default_rng(seed).normal(0, 0.05, (2, 10, 4)))
+        shape = (2, 10, 4 if disturbed == "calls" else 1)
+        noise = np.exp(np.random.default_rng(seed).normal(0, 0.05, shape))
+        dense, same = np.broadcast_to(noise, (2, 10, 4))
         low, high = speedup_of(dense, same, resamples=300)[1]
         covered += low <= 1.0 <= high
     # Fewer than 54 have a probability below 4 %; all 60 have one of 5 %.
