@@ -266,7 +266,7 @@ class Benchmark(Options):
         gt=0,
         le=3600,
         allow_inf_nan=False,
-        help="Least time per model and batch size.",
+        help="Least seconds of timing per batch size and model, in the mean over the models.",
     )
     threads: Threads | None = option(
         None, help="CPU threads of the runtime. Default: one for each physical core."

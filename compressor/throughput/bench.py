@@ -127,7 +127,7 @@ class Bench:
     threads: int | None = None  # None means all cores this process may use
     cuda_graphs: bool = True
     precision: str | None = None  # None means the artifact's default
-    seconds: float = 3.0  # least time per model and batch size
+    seconds: float = 3.0  # least time per model and batch size, in the mean over the models
     memory: bool = True  # whether to measure peak memory, in a process per model and batch size
     seed: int = 0  # of the choice of rows and of the bootstrap
 

@@ -41,15 +41,16 @@ def measure(
 
     Per workload: each subject is warmed up with at least `warmup` calls and at least one per
     batch; then passes follow, in each of which every subject runs all batches. They end once every
-    subject has had `min_runs` calls, `min_seconds` in total and `min_passes` passes. The garbage
-    collector is off meanwhile.
+    subject has had `min_runs` calls and `min_passes` passes, and all together `min_seconds` for
+    each of them. The garbage collector is off meanwhile.
 
     Args:
         subjects: name -> a call that runs one batch and returns when it is done.
         workloads: of distinct batch sizes.
         warmup: calls before the timing, per subject and workload.
         min_runs: calls that are timed, per subject and workload.
-        min_seconds: their sum, per subject and workload.
+        min_seconds: their sum, per subject and workload, in the mean over the subjects: a fast
+            model's would let slow ones run a hundred times as long.
         min_passes: passes over all batches of a workload.
         progress: called with a line of text per workload.
         clock: returns seconds, monotonic.
@@ -109,7 +110,7 @@ def _passes(
     while (
         passes < min_passes
         or passes * len(batches) < min_runs
-        or min(sum(values) for values in seconds.values()) < min_seconds
+        or sum(map(sum, seconds.values())) < min_seconds * len(names)
     ):
         first = passes % len(names)
         for name in names[first:] + names[:first]:

@@ -112,7 +112,7 @@ def test_progress_has_a_line_per_workload() -> None:
 def test_passes_go_on_until_everything_asked_for_is_reached() -> None:
     for runs, seconds, passes, expected in (
         (7, 0.0, 1, 8),  # whole passes over two batches
-        (1, 20.0, 1, 14),  # the faster model needs 7 passes of 3 s for its 20 s
+        (1, 20.0, 1, 4),  # the two models need 2 passes of 30 s and 3 s for 20 s each
         (1, 0.0, 5, 10),
     ):
         stage = Stage()
