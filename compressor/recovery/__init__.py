@@ -32,6 +32,7 @@ BATCH_ROWS, MUON_BATCH_ROWS = 32, 64
 # Calibration rows alone are too few for such steps: half of a classifier's units, 900 rows, five
 # epochs of 32 rows a step end at a divergence of 0.0137, of 512 at 0.0154.
 GPU_BATCH_ROWS = 512
+MOST_COPIES = 100  # of a line of text
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class ExtraText:
 
     path: Path
     beams: int  # width of the dense model's translations of it
+    copies: int = 0  # altered ones of each line
 
 
 class RecoveryMethod(Options):
@@ -203,11 +205,22 @@ class Distill(RecoveryMethod):
         only_with="distill_text",
         help="Beam width of the dense model's answers to --distill-text.",
     )
+    augment: int = option(
+        0,
+        ge=0,
+        le=MOST_COPIES,
+        name="distill_augment",
+        only_with="distill_text",
+        help="Distillation: altered copies of each line of --distill-text to learn from, too, in "
+        "which some words are left out or replaced. Not for translators.",
+    )
 
     @property
     @override
     def extra_text(self) -> ExtraText | None:
-        return None if self.text is None else ExtraText(Path(self.text), self.beams)
+        if self.text is None:
+            return None
+        return ExtraText(Path(self.text), self.beams, self.augment)
 
     @property
     @override

@@ -162,7 +162,9 @@ def _fine_tuned(
         text = f"distill: nothing gained on {len(held)} held-out rows, weights not changed"
         return Recovered(pruned, text, trained.steps, trained.seconds)
     student.zero_grad()
-    lines = "" if job.text is None else f" and {job.text.rows} lines of text"
+    lines = "" if job.text is None else f" and {job.text.lines.rows} lines of text"
+    if job.text is not None and job.text.copies:
+        lines += f" with {job.text.copies} altered copies of each"
     products = "" if precision == "fp32" else f" with products in {precision}"
     text = (
         f"distill: fine-tuned with the dense model as teacher on {len(learn)} rows{lines} at "

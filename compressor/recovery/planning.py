@@ -133,6 +133,12 @@ def open_text(text: ExtraText, opened: ModelAndRows, reading: Reading, progress:
             f"{task.name} have; leave it out, and give more --calibration rows",
             id="text-for-other-tasks",
         )
+    if text.copies and task.learns_from_answers:
+        raise UsageError(
+            f"--distill-augment {text.copies} is not for {task.name}, which learns from the dense "
+            "model's translations of whole sentences; leave it out",
+            id="augment-for-translators",
+        )
     pairs = task.joins_pairs and rows is not None and bool(rows.pairs)
     lines = TextLines(
         text.path,
@@ -153,6 +159,7 @@ def open_text(text: ExtraText, opened: ModelAndRows, reading: Reading, progress:
         tokenizer=checkpoint.tokenizer,
         max_tokens=checkpoint.max_source_tokens,
         labels=task.label_names(checkpoint.model.config),
+        copies=text.copies,
     )
 
 

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from compressor.storage.input_files import MIB
 from compressor.storage.text_files import REPORTED_LINES
 from compressor.tasks import Example, Rows, Task
 from compressor.tasks.texts import DISTILL, ColumnsOf, open_texts
+from compressor.training.augmentation import altered
 
 BLOCK_ROWS = 32  # lines that are read together
 KEPT_BYTES = 2**26  # of token ids, since encoding takes as long as a step on a GPU
@@ -119,12 +121,13 @@ class Text:
     max_tokens: int  # the model's limit
     labels: list[str] | None = None  # names, for classifiers
     translations: TextLines | None = None  # for translators, a line for each of `lines`
+    copies: int = 0  # altered ones of each line, which follow all lines; not for translators
     _encoded: dict[int, bytes] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def rows(self) -> int:
-        """The number of lines that count."""
-        return self.lines.rows
+        """The number of lines that count, with their altered copies."""
+        return self.lines.rows * (1 + self.copies)
 
     def unpacked(self, path: Path) -> Text:
         """The same text, read from the file that `TextLines.unpack` wrote."""
@@ -150,8 +153,31 @@ class Text:
         rows_of = encoded | {b: pickle.loads(self._encoded[b]) for b in blocks if b not in encoded}
         return [row for block in blocks for row in rows_of[block]]
 
+    def _texts(self, block: int) -> list[tuple[str, ...]]:
+        """The texts of a block's rows: of lines, then of their copies."""
+        first, lines = block * BLOCK_ROWS, self.lines.rows
+        if first + BLOCK_ROWS <= lines or not self.copies:
+            return self.lines.block(block)
+        random, blocks = Random(block), dict[int, list[tuple[str, ...]]]()
+
+        def line(number: int) -> tuple[str, ...]:
+            block, place = divmod(number, BLOCK_ROWS)
+            if block not in blocks:
+                blocks[block] = self.lines.block(block)
+            return blocks[block][place]
+
+        # Words that replace others are those of some lines anywhere in the text.
+        others = self.lines.block(random.randrange(-(-lines // BLOCK_ROWS)))
+        words = [word for texts in others for text in texts for word in text.split()]
+        return [
+            tuple(altered(text, words, random) for text in line(row % lines))
+            if row >= lines
+            else line(row)
+            for row in range(first, min(first + BLOCK_ROWS, self.rows))
+        ]
+
     def _encode(self, blocks: Sequence[int]) -> list[list[Example]]:
-        texts = [texts for block in blocks for texts in self.lines.block(block)]
+        texts = [texts for block in blocks for texts in self._texts(block)]
         if self.translations is not None:
             targets = [row[0] for block in blocks for row in self.translations.block(block)]
         else:

@@ -32,6 +32,9 @@ REFUSED = [
     (f"{RUN} --keep 1 --speedup 1.3", "options-exclude-each-other", "--keep and --speedup"),
     (f"{RUN} --keep 1 --at-batch 8", "option-without-use", "--speedup"),
     (f"{RUN} --keep 1 --recover distill --distill-beams 5", "option-without-use", "--distill-text"),
+    (f"{RUN} --keep 1 --recover distill --distill-augment 2", "option-without-use", "--distill-text"),
+    (f"{RUN} --keep 1 --recover distill --distill-text t --distill-augment -1", "option-invalid",
+     "--distill-augment"),
     (f"{RUN} --keep 1 --no-bench -b 1", "option-without-use", "--batch-size 1 is for --bench"),
     # A default that is typed is a wish too.
     (f"{SCORE} --calibration c --normalize layer", "option-without-use", "--method taylor or"),

@@ -32,10 +32,9 @@ def translated(folder: Path, count: int, seed: int = 1) -> Text:
     return Text(TextLines(source), TASKS["translation"], word_tokenizer(), 32).translated(target)
 
 
-def classified(path: Path, pairs: bool = False) -> Text:
+def classified(path: Path, pairs: bool = False, copies: int = 0) -> Text:
     task = TASKS["classification"]
     kind = "all" if pairs else "none"
     columns_of = partial(task.text_columns, reading=Reading(), pairs=kind)
-    return Text(
-        TextLines(path, columns_of=columns_of, pairs=pairs), task, word_tokenizer(), 32, LABEL_NAMES
-    )
+    lines = TextLines(path, columns_of=columns_of, pairs=pairs)
+    return Text(lines, task, word_tokenizer(), 32, LABEL_NAMES, copies=copies)

@@ -99,6 +99,8 @@ COMMANDS = [
     ("embedding", (*RUN, "--engines", "onnxruntime,ctranslate2"), "engine-not-for-task", ""),
     ("question-answering", (*RUN, "--recover", "distill", "--distill-text", "CALIBRATION"),
      "text-for-other-tasks", ""),
+    ("summarization", (*RUN, "--recover", "distill", "--distill-text", "CALIBRATION",
+                     "--distill-augment", "2"), "augment-for-translators", "whole sentences"),
     ("question-answering", ("study", "heads", "-m", "MODEL", "--test", "TEST"),
      "study-for-other-tasks", ""),
     ("regression", (*RUN, "--task", "reranking"), "score-not-number", ""),

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,6 +16,7 @@ from compressor.recovery.translations import translate_lines
 from compressor.tasks import TASKS
 from compressor.training import data as data_module
 from compressor.training import text as text_module
+from compressor.training.augmentation import altered
 from compressor.training.data import Batches, TrainingRows
 from compressor.training.text import BLOCK_ROWS, Text, TextLines
 from tests.helpers.files import jsonl, packed
@@ -79,6 +81,48 @@ def test_packed_text_and_json_give_the_rows_of_plain_lines(tmp_path: Path, name:
     assert text.read(blocks) == wanted.read(blocks)
     for rows in (0, 300, 699):
         assert list(text.lines.after(rows)) == lines[rows:]
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_altered_copies_follow_the_lines(tmp_path: Path, pairs: bool):
+    """75 lines with two copies of each are eight blocks; the third has lines and copies."""
+    lines = [" ".join(f"w{3 + (7 * i + j) % 30}" for j in range(10)) for i in range(75)]
+    given = [f"{line}\t{line}" for line in lines] if pairs else lines
+    path = write(tmp_path / "text.txt", given)
+    text, without = classified(path, pairs=pairs, copies=2), classified(path, pairs=pairs)
+    assert (text.rows, without.rows) == (225, 75)
+    rows = text.read(range(8))
+    assert [row.row for row in rows] == list(range(-1, -226, -1))
+    assert [row.source for row in rows[:75]] == [row.source for row in without.read(range(3))]
+    words = {id for row in rows[:75] for id in row.source}
+    for number, row in enumerate(rows[75:]):
+        before, after = rows[number % 75].source, row.source
+        assert before != after
+        assert set(after) <= words
+        assert len(before) - len(after) < len(before) // 2
+    assert rows[75].source != rows[150].source  # two copies of the first line
+    again = classified(path, pairs=pairs, copies=2)
+    assert again.read([7, 2]) == text.read([7, 2])
+
+
+def test_a_copy_leaves_out_and_replaces_a_tenth_of_the_words_each():
+    """8 % of 10,000 words; of two words at least one changes, if only by leaving it out."""
+    before = [f"a{i}" for i in range(10_000)]
+    after = altered(" ".join(before), ["b", "c", "c", "c"], Random(0)).split()
+    kept = [word for word in after if word.startswith("a")]
+    assert kept == [word for word in before if word in set(kept)]
+    assert len(before) - len(after) == pytest.approx(800, rel=0.1)
+    assert after.count("b") + after.count("c") == pytest.approx(800, rel=0.1)
+    assert after.count("c") / after.count("b") == pytest.approx(3, rel=0.2)
+    assert all(altered("a a", ["a"], Random(seed)) == "a" for seed in range(50))
+    assert {altered("a b", ["a", "b"], Random(n)) for n in range(50)} == {"a", "b", "a a", "b b"}
+
+
+def test_a_single_word_has_no_altered_copy(tmp_path: Path):
+    text = classified(write(tmp_path / "text.txt", ["w3", "w4 w5"]), copies=1)
+    rows = [row.source for row in text.read([0])]
+    assert rows[0] == rows[2]
+    assert rows[1] != rows[3]
 
 
 def test_an_epoch_goes_through_rows_and_text_once_in_another_order_each_time(
