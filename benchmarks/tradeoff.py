@@ -276,6 +276,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each timing")
     parser.add_argument("--distill-text")
+    parser.add_argument("--distill-augment", type=int, help="altered copies of each line")
     parser.add_argument("--epochs", type=int, help="of distillation")
     parser.add_argument("--minutes", type=float, help="of distillation, of each model")
     parser.add_argument("--distill-precision")
@@ -296,7 +297,7 @@ def main() -> None:
             "distill_minutes": args.minutes,
         }
         same = ["macs", "speedup", "prune", "recover", "drop_layers", "threads", "test_rows"]
-        same += ["distill_text", "distill_precision", "learning_rate"]
+        same += ["distill_text", "distill_augment", "distill_precision", "learning_rate"]
         options |= {name: getattr(args, name) for name in same}
         precisions = ["fp32,int8"]
         pages.compress(
