@@ -19,7 +19,7 @@ from compressor.tasks.batching import chosen, gpu_bytes
 from compressor.training.data import batches_of_rank
 from compressor.training.text import BLOCK_ROWS, Text
 
-LEAST_ROOM = 2**30  # bytes of the cache, over all ranks, also for small models
+LEAST_ROOM = 2**31  # bytes of the cache, over all ranks, also for small models
 _READ_BLOCKS = 32  # of text at a time
 
 
