@@ -7,11 +7,11 @@
 
 Compresses a model to several shares of its multiply-adds with `compress run`, in fp32, int8 and
 what the other engines of --engines compute in, and times every build in turns with the dense ones.
-With --prune all tokens are removed too, and with --speedup units are chosen by time, each in a
-report of its own. DATA holds valid.tsv (calibration) and test.tsv. With --recover
+With --prune all tokens are removed too, with --drop-layers layers, and with --speedup units are
+chosen by time, each in a report of its own. DATA holds valid.tsv (calibration) and test.tsv. With --recover
 reconstruct+distill --distill-text FILE the recovery also trains; give it the same shares, so that
 each point has its counterpart. The report goes to benchmarks/results/tradeoff-NAME-RECOVER.json (or
-…-all.json, …-speedup.json); table and figure are drawn from all reports of the name. The same
+…-all.json, …-layers.json, …-speedup.json); table and figure are drawn from all reports of the name. The same
 command resumes a stopped run; --draw computes nothing.
 """
 
@@ -170,13 +170,14 @@ def _fastest(reports: Sequence[Report], build: tuple[str, str], batch: int, limi
 def recovery_of(variant: Variant) -> str:
     """`reconstruct+distill` of the report's sentence about the recovery, and what else went.
 
-    That is, whether tokens did, and whether units went by measured time.
+    That is, whether tokens and layers did, and whether units went by measured time.
     """
     if is_dense(variant):
         return "none"
     names = "+".join(part.partition(":")[0] for part in variant.recovery.split("; then "))
     by_time = variant.name.startswith("speedup")
-    return names + ", tokens" * bool(variant.handed_on) + ", by time" * by_time
+    names += ", tokens" * bool(variant.handed_on) + ", layers" * bool(variant.dropped_layers)
+    return names + ", by time" * by_time
 
 
 def of_report(report: Report) -> str:
@@ -306,7 +307,8 @@ def main() -> None:
         text = (args.output / "report.json").read_text(encoding="utf-8")
         for path in (str(args.output), str(args.data), args.model or str(example.model())):
             text = text.replace(path, Path(path).name)  # nothing of this machine's directories
-        ending = f"{'-all' * (args.prune == 'all')}{'-speedup' * (args.speedup is not None)}"
+        ending = f"{'-all' * (args.prune == 'all')}{'-layers' * bool(args.drop_layers)}"
+        ending += "-speedup" * (args.speedup is not None)
         kept = pages.RESULTS / f"tradeoff-{args.name}-{args.recover}{ending}.json"
         kept.write_text(text, encoding="utf-8")
     reports = load_reports(args.name)
