@@ -38,7 +38,7 @@ CURVES: list[tuple[str, str, str, dict[str, Any]]] = [
         {"color": COLORS[0], "marker": "^", "linestyle": ":"},
     ),
     (
-        "translator", "reconstruct+distill, by time", "translator (ours), distilled",
+        "translator", "reconstruct+distill, layers, by time", "translator (ours), distilled",
         {"color": COLORS[1], "marker": "*", "markersize": 12, "linestyle": ""},
     ),
     (
@@ -53,11 +53,11 @@ KINDS = {
         "points of accuracy",
     ),
     "long-classifier": (
-        "reconstruct+distill, tokens", "macs-0.05-int8",
+        "reconstruct+distill, tokens, layers", "macs-0.05-int8",
         "Longer texts: MiniLM-L6, R8", "points of accuracy",
     ),
     "translator": (
-        "reconstruct+distill, by time", "speedup-3-at-batch-16-int8",
+        "reconstruct+distill, layers, by time", "speedup-3-at-batch-16-int8",
         "Translator: ours, 12.6 M weights", "BLEU",
     ),
 }  # fmt: skip

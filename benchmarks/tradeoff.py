@@ -8,11 +8,12 @@
 Compresses a model to several shares of its multiply-adds with `compress run`, in fp32, int8 and
 what the other engines of --engines compute in, and times every build in turns with the dense ones.
 With --prune all tokens are removed too, with --drop-layers layers, and with --speedup units are
-chosen by time, each in a report of its own. DATA holds valid.tsv (calibration) and test.tsv. With --recover
-reconstruct+distill --distill-text FILE the recovery also trains; give it the same shares, so that
-each point has its counterpart. The report goes to benchmarks/results/tradeoff-NAME-RECOVER.json (or
-…-all.json, …-layers.json, …-speedup.json); table and figure are drawn from all reports of the name. The same
-command resumes a stopped run; --draw computes nothing.
+chosen by time, each in a report of its own. DATA holds valid.tsv (calibration) and test.tsv. With
+--recover reconstruct+distill --distill-text FILE the recovery also trains; give it the same shares,
+so that each point has its counterpart. The report goes to
+benchmarks/results/tradeoff-NAME-RECOVER.json (or …-all.json, …-layers.json, …-speedup.json); table
+and figure are drawn from all reports of the name. The same command resumes a stopped run; --draw
+computes nothing.
 """
 
 from __future__ import annotations
