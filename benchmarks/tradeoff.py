@@ -8,12 +8,12 @@
 Compresses a model to several shares of its multiply-adds with `compress run`, in fp32, int8 and
 what the other engines of --engines compute in, and times every build in turns with the dense ones.
 With --prune all tokens are removed too, with --drop-layers layers, and with --speedup units are
-chosen by time, each in a report of its own. DATA holds valid.tsv (calibration) and test.tsv. With
---recover reconstruct+distill --distill-text FILE the recovery also trains; give it the same shares,
-so that each point has its counterpart. The report goes to
-benchmarks/results/tradeoff-NAME-RECOVER.json (or …-all.json, …-layers.json, …-speedup.json); table
-and figure are drawn from all reports of the name. The same command resumes a stopped run; --draw
-computes nothing.
+chosen by time, each in a report of its own, as has --distill-augment. DATA holds valid.tsv
+(calibration) and test.tsv. With --recover reconstruct+distill --distill-text FILE the recovery also
+trains; give it the same shares, so that each point has its counterpart. The report goes to
+benchmarks/results/tradeoff-NAME-RECOVER.json (or …-all.json, …-layers.json, …); table and figure
+are drawn from all reports of the name. The same command resumes a stopped run; --draw computes
+nothing.
 """
 
 from __future__ import annotations
@@ -171,13 +171,15 @@ def _fastest(reports: Sequence[Report], build: tuple[str, str], batch: int, limi
 def recovery_of(variant: Variant) -> str:
     """`reconstruct+distill` of the report's sentence about the recovery, and what else went.
 
-    That is, whether tokens and layers did, and whether units went by measured time.
+    That is, whether tokens and layers did, and whether units went by measured time. Also whether it
+    learned from altered copies of its text.
     """
     if is_dense(variant):
         return "none"
     names = "+".join(part.partition(":")[0] for part in variant.recovery.split("; then "))
     by_time = variant.name.startswith("speedup")
     names += ", tokens" * bool(variant.handed_on) + ", layers" * bool(variant.dropped_layers)
+    names += ", augmented" * ("altered copies" in variant.recovery)
     return names + ", by time" * by_time
 
 
@@ -309,6 +311,7 @@ def main() -> None:
         for path in (str(args.output), str(args.data), args.model or str(example.model())):
             text = text.replace(path, Path(path).name)  # nothing of this machine's directories
         ending = f"{'-all' * (args.prune == 'all')}{'-layers' * bool(args.drop_layers)}"
+        ending += "-augmented" * bool(args.distill_augment)
         ending += "-speedup" * (args.speedup is not None)
         kept = pages.RESULTS / f"tradeoff-{args.name}-{args.recover}{ending}.json"
         kept.write_text(text, encoding="utf-8")
