@@ -34,7 +34,7 @@ from compressor.tasks.builds import Build, builds_of
 from compressor.throughput.hardware import describe
 from compressor.throughput.measure import measure
 from compressor.throughput.statistics import against_dense, summarize
-from compressor.throughput.workloads import Workload, make_workloads
+from compressor.throughput.workloads import make_workloads
 
 Row = dict[str, Any]
 Key = tuple[str, str, str]  # directory, engine, precision
@@ -129,7 +129,7 @@ def timed(runtimes: dict[Key, Runtime], dense: str, rows: Rows) -> list[Row]:
         if "--target-length" in task.options:  # it generates
             options["forced_length"] = tokens
         (load,) = make_workloads(encoded, [size], padded, lengths=tokens)
-        loads = [Workload.of(load.batches[:1])]
+        loads = [load]
         runs: dict[str, Any] = {
             "\t".join(key): partial(runtime.compute, **options) for key, runtime in runtimes.items()
         }

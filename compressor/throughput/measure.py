@@ -21,9 +21,9 @@ from compressor.throughput.workloads import Batch, Workload
 Run = Callable[[Batch], object]
 Samples = dict[tuple[str, int], list[float]]
 
-# Of a turn's calls that are not timed: until so much time has passed, or every batch has run. Then
-# times are those of a process with one model alone (see docs/speed.md).
-UNTIMED_SECONDS = 0.05
+# A turn's calls that are not timed: until so much time has passed, or so many calls were made and
+# every batch has run. Then times are those of a process with one model alone (see docs/speed.md).
+UNTIMED_SECONDS, UNTIMED_CALLS = 0.05, 8
 
 
 def measure(
@@ -122,8 +122,8 @@ def _passes(
 def _turn(run: Run, batches: Sequence[Batch], clock: Callable[[], float]) -> list[float]:
     """Seconds of each batch, after calls that are not timed."""
     begun = clock()
-    for batch in batches:
-        run(batch)
+    for call in range(max(UNTIMED_CALLS, len(batches))):
+        run(batches[call % len(batches)])
         if clock() - begun >= UNTIMED_SECONDS:
             break
     seconds = []

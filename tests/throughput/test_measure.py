@@ -61,13 +61,22 @@ def test_models_run_all_batches_in_turns_in_rotating_order() -> None:
     assert samples == {(name, 2): [1.0, 2.0, 3.0] * 2 for name in "abc"}
 
 
-@pytest.mark.parametrize(("seconds", "untimed"), [(0.02, 2), (0.001, 6)])
-def test_a_turn_begins_with_calls_that_are_not_timed(seconds: float, untimed: int) -> None:
-    """With 0.02 s and 0.04 s, 0.05 s are over after two; six calls of 1 to 6 ms are all."""
+@pytest.mark.parametrize(
+    ("batches", "seconds", "untimed"),
+    [
+        (6, 0.02, [0, 1]),  # 0.02 s and 0.04 s
+        (9, 0.0001, [*range(9)]),
+        (3, 0.001, [0, 1, 2, 0, 1, 2, 0, 1]),
+    ],
+)
+def test_a_turn_begins_with_calls_that_are_not_timed(
+    batches: int, seconds: float, untimed: list[int]
+) -> None:
+    """Until 0.05 s are over, or eight calls were made and every batch has run."""
     stage = Stage()
-    measure({"a": stage.subject("a", seconds)}, [workload(6)], warmup=1, min_runs=1, min_passes=1,
-            min_seconds=0, clock=stage.clock)  # fmt: skip
-    assert [number for _, number in stage.calls[6:]] == [*range(untimed), *range(6)]
+    measure({"a": stage.subject("a", seconds)}, [workload(batches)], warmup=1, min_runs=1,
+            min_passes=1, min_seconds=0, clock=stage.clock)  # fmt: skip
+    assert [number for _, number in stage.calls[batches:]] == [*untimed, *range(batches)]
 
 
 def test_every_batch_is_seen_before_timing_however_short_the_warm_up() -> None:
