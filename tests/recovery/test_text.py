@@ -217,6 +217,17 @@ def test_distillation_from_text_brings_the_model_closer(name: str, tmp_path: Pat
     assert outcome(dataclasses.replace(setup, text=text)) < 0.8 * alone
 
 
+def test_copies_are_trained_on_and_named(tmp_path: Path):
+    """Half of the calibration rows are held out; 40 lines have two copies each."""
+    setup = job("bert")
+    text = classified(write(tmp_path / "text.txt", some_lines(40)), copies=2)
+    done = repair(dataclasses.replace(setup, text=text), distill={"epochs": 3, "batch": 8})
+    held = min(500, len(setup.examples) // 2)
+    learn = len(setup.examples) - held
+    assert done.steps == 3 * (-(-learn // 8) + -(-40 * 3 // 8))
+    assert f"{learn} rows and 40 lines of text with 2 altered copies of each at" in done.text
+
+
 class Translator:
     """Answers depend on the chunk, as a model's do by rounding; may be stopped."""
 
