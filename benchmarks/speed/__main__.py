@@ -1,4 +1,4 @@
-"""Throughput of artifacts and of other programs that serve the same model, timed interleaved.
+"""Throughput of artifacts and of other programs that serve the same model, timed in turns.
 
     python -m benchmarks.speed [NAME …] --work DIR [--tatoeba TEST.tsv]
                                [--target-text TEXT] [--parallel TRAIN.tsv]

@@ -1,7 +1,7 @@
 """Throughput of artifacts, compared side by side, and their multiply-adds.
 
 - `benchmark`: times several artifacts, and measures memory
-- `measure`, `summarize`: interleaved timing of any callables, and its statistics
+- `measure`, `summarize`: timing of any callables in turns, and its statistics
 - `ratio_of_multiply_adds`, `shape_of`: multiply-adds of the dense model over the pruned one's
 - `measure_memory`: the memory of running an artifact, in a fresh process
 """
