@@ -8,8 +8,8 @@
 Compresses a model to several shares of its multiply-adds with `compress run`, in fp32, int8 and
 what the other engines of --engines compute in, and times every build in turns with the dense ones.
 With --prune all tokens are removed too, with --drop-layers layers, and with --speedup units are
-chosen by time, each in a report of its own, as has --distill-augment. DATA holds valid.tsv
-(calibration) and test.tsv. With --recover reconstruct+distill --distill-text FILE the recovery also
+chosen by time, each in a report of its own, as has --distill-augment, and --target-text, which
+cuts a translator's tokens. DATA holds valid.tsv (calibration) and test.tsv. With --recover reconstruct+distill --distill-text FILE the recovery also
 trains; give it the same shares, so that each point has its counterpart. The report goes to
 benchmarks/results/tradeoff-NAME-RECOVER.json (or …-all.json, …-layers.json, …); table and figure
 are drawn from all reports of the name. The same command resumes a stopped run; --draw computes
@@ -275,6 +275,7 @@ def main() -> None:
     parser.add_argument("--engines", help="onnxruntime and others; default: one more")
     parser.add_argument("--recover", default="reconstruct")
     parser.add_argument("--drop-layers")
+    parser.add_argument("--target-text", help="what a translator's decoder keeps tokens of")
     parser.add_argument("--rows", type=int, default=2048, help="calibration rows")
     parser.add_argument("--test-rows", type=int)
     parser.add_argument("--threads", type=int, default=2)
@@ -302,6 +303,7 @@ def main() -> None:
         }
         same = ["macs", "speedup", "prune", "recover", "drop_layers", "threads", "test_rows"]
         same += ["distill_text", "distill_augment", "distill_precision", "learning_rate"]
+        same += ["target_text"]
         options |= {name: getattr(args, name) for name in same}
         precisions = ["fp32,int8"]
         pages.compress(
@@ -313,6 +315,7 @@ def main() -> None:
         ending = f"{'-all' * (args.prune == 'all')}{'-layers' * bool(args.drop_layers)}"
         ending += "-augmented" * bool(args.distill_augment)
         ending += "-speedup" * (args.speedup is not None)
+        ending += "-target" * bool(args.target_text)
         kept = pages.RESULTS / f"tradeoff-{args.name}-{args.recover}{ending}.json"
         kept.write_text(text, encoding="utf-8")
     reports = load_reports(args.name)
