@@ -9,11 +9,11 @@ Compresses a model to several shares of its multiply-adds with `compress run`, i
 what the other engines of --engines compute in, and times every build in turns with the dense ones.
 With --prune all tokens are removed too, with --drop-layers layers, and with --speedup units are
 chosen by time, each in a report of its own, as has --distill-augment, and --target-text, which
-cuts a translator's tokens. DATA holds valid.tsv (calibration) and test.tsv. With --recover reconstruct+distill --distill-text FILE the recovery also
-trains; give it the same shares, so that each point has its counterpart. The report goes to
-benchmarks/results/tradeoff-NAME-RECOVER.json (or …-all.json, …-layers.json, …); table and figure
-are drawn from all reports of the name. The same command resumes a stopped run; --draw computes
-nothing.
+cuts a translator's tokens. DATA holds valid.tsv (calibration) and test.tsv. With --recover
+reconstruct+distill --distill-text FILE the recovery also trains; give it the same shares, so that
+each point has its counterpart. The report goes to benchmarks/results/tradeoff-NAME-RECOVER.json (or
+…-all.json, …-layers.json, …); table and figure are drawn from all reports of the name. The same
+command resumes a stopped run; --draw computes nothing.
 """
 
 from __future__ import annotations
@@ -271,7 +271,8 @@ def main() -> None:
         "--prune", choices=["both", "all"], default="both", help="heads and neurons; tokens too"
     )
     parser.add_argument("--macs", help=f"default: {MACS}")
-    parser.add_argument("--speedup", type=float, help="at batch 16, in place of --macs")
+    parser.add_argument("--speedup", type=float, help="in place of --macs")
+    parser.add_argument("--at-batch", type=int, help="of --speedup; default: 16")
     parser.add_argument("--engines", help="onnxruntime and others; default: one more")
     parser.add_argument("--recover", default="reconstruct")
     parser.add_argument("--drop-layers")
@@ -303,7 +304,7 @@ def main() -> None:
         }
         same = ["macs", "speedup", "prune", "recover", "drop_layers", "threads", "test_rows"]
         same += ["distill_text", "distill_augment", "distill_precision", "learning_rate"]
-        same += ["target_text"]
+        same += ["target_text", "at_batch"]
         options |= {name: getattr(args, name) for name in same}
         precisions = ["fp32,int8"]
         pages.compress(
