@@ -120,7 +120,7 @@ def table(reports: Sequence[Report], name: str) -> str:
         for variant in report.variants:
             found = main_comparison(report, variant)
             rows.append([
-                recovery_of(variant), variant.name, f"{found.pruned:.2f}",
+                recovery_of(report, variant), variant.name, f"{found.pruned:.2f}",
                 pages.with_interval(found.difference, found.interval, "+"),
                 *(_speed(report, variant.name, batch) for batch in sizes),
                 *(f"{gain(report, variant.name, batch):.2f}" for batch in sizes),
@@ -165,20 +165,22 @@ def _fastest(reports: Sequence[Report], build: tuple[str, str], batch: int, limi
     if found is None:
         return "–"
     report, variant = found
-    return f"{gain(report, variant.name, batch):.2f} ({variant.name}, {recovery_of(variant)})"
+    how = f"{variant.name}, {recovery_of(report, variant)}"
+    return f"{gain(report, variant.name, batch):.2f} ({how})"
 
 
-def recovery_of(variant: Variant) -> str:
+def recovery_of(report: Report, variant: Variant) -> str:
     """`reconstruct+distill` of the report's sentence about the recovery, and what else went.
 
-    That is, whether tokens and layers did, and whether units went by measured time. Also whether it
-    learned from altered copies of its text.
+    That is, whether tokens and layers did, tokens that a decoder scores, and whether units went by
+    measured time. Also whether it learned from altered copies of its text.
     """
     if is_dense(variant):
         return "none"
     names = "+".join(part.partition(":")[0] for part in variant.recovery.split("; then "))
     by_time = variant.name.startswith("speedup")
     names += ", tokens" * bool(variant.handed_on) + ", layers" * bool(variant.dropped_layers)
+    names += ", target text" * (variant.output_tokens != report.dense.output_tokens)
     names += ", augmented" * ("altered copies" in variant.recovery)
     return names + ", by time" * by_time
 
@@ -186,7 +188,7 @@ def recovery_of(variant: Variant) -> str:
 def of_report(report: Report) -> str:
     """The recovery of its deepest cut."""
     cuts = [variant for variant in report.variants if not is_dense(variant)]
-    return recovery_of(min(cuts, key=lambda variant: variant.macs_share))
+    return recovery_of(report, min(cuts, key=lambda variant: variant.macs_share))
 
 
 def figure(reports: Sequence[Report], path: Path) -> None:
