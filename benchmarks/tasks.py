@@ -2,11 +2,13 @@
 
     python -m benchmarks.tasks --model MODEL --calibration ROWS --test ROWS --output OUT
     python -m benchmarks.tasks ... --macs 0.5,0.25 --minutes 1
+    python -m benchmarks.tasks ... --macs 0.3,0.2 --prune all
     python -m benchmarks.tasks --task embedding --model ENCODER ...
 
-MODEL and the rows are what `benchmarks.finetune` makes (the third command: a sentence encoder on
+MODEL and the rows are what `benchmarks.finetune` makes (the last command: a sentence encoder on
 the rows of a reranker). Without --minutes only output projections are solved again; with it each
-cut is distilled so long on the calibration rows, or with --text on a file of unlabeled texts.
+cut is distilled so long on the calibration rows, or with --text on a file of unlabeled texts. With
+--prune all tokens are removed, too.
 Precisions are fp32, int8, and OpenVINO's bf16 where the processor has it. The same command resumes
 a stopped run. The numbers go to benchmarks/results/tasks.json, the tables beside it.
 """
@@ -37,7 +39,9 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     if args.text is not None:
         options["distill_text"] = str(args.text)
         recovery += " from text"
+    recovery += ", tokens" * (args.prune == "all")
     options |= {"model": str(args.model), "task": args.task, "macs": args.macs}
+    options["prune"] = args.prune
     options |= {"calibration": str(args.calibration), "calibration_rows": args.calibration_rows}
     options |= {"precision": [",".join(PRECISIONS[:2])], "engines": ",".join(ENGINES)}
     report = pages.compress(args.output, test=str(args.test), bench=False, **options)
@@ -83,6 +87,9 @@ def main() -> None:
     for name in ("model", "calibration", "test", "output"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--macs", default="0.75,0.5,0.4,0.25")
+    parser.add_argument(
+        "--prune", choices=["both", "all"], default="both", help="heads and neurons; tokens too"
+    )
     parser.add_argument("--calibration-rows", type=int, help="the first N")
     parser.add_argument("--minutes", type=float, help="of distillation, each cut")
     parser.add_argument("--text", type=Path, help="texts to distill from, a line each")
