@@ -285,6 +285,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each timing")
     parser.add_argument("--distill-text")
     parser.add_argument("--distill-augment", type=int, help="altered copies of each line")
+    parser.add_argument("--distill-beams", type=int, help="of the translations to learn from")
     parser.add_argument("--epochs", type=int, help="of distillation")
     parser.add_argument("--minutes", type=float, help="of distillation, of each model")
     parser.add_argument("--distill-precision")
@@ -306,7 +307,7 @@ def main() -> None:
         }
         same = ["macs", "speedup", "prune", "recover", "drop_layers", "threads", "test_rows"]
         same += ["distill_text", "distill_augment", "distill_precision", "learning_rate"]
-        same += ["target_text", "at_batch"]
+        same += ["target_text", "distill_beams", "at_batch"]
         options |= {name: getattr(args, name) for name in same}
         precisions = ["fp32,int8"]
         pages.compress(
@@ -316,7 +317,7 @@ def main() -> None:
         for path in (str(args.output), str(args.data), args.model or str(example.model())):
             text = text.replace(path, Path(path).name)  # nothing of this machine's directories
         ending = f"{'-all' * (args.prune == 'all')}{'-layers' * bool(args.drop_layers)}"
-        ending += "-augmented" * bool(args.distill_augment)
+        ending += "-augmented" * bool(args.distill_augment) + "-beams" * bool(args.distill_beams)
         ending += "-speedup" * (args.speedup is not None)
         ending += "-target" * bool(args.target_text)
         kept = pages.RESULTS / f"tradeoff-{args.name}-{args.recover}{ending}.json"
