@@ -68,6 +68,7 @@ def table(rows: list[dict[str, Any]], task: str) -> str:
         (row for row in rows if row["task"] == task),
         key=lambda row: (
             row["repair"].startswith("distilled"),
+            row["repair"].endswith("tokens"),
             -row["macs"],
             PRECISIONS.index(row["precision"]),
         ),
