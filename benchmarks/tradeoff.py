@@ -292,39 +292,42 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, help="of distillation")
     parser.add_argument("--draw", action="store_true", help="only draw the table and the figure")
     args = parser.parse_args()
-    if args.macs is None and args.speedup is None:
-        args.macs = MACS
     if not args.draw:
-        model = str(example.model()) if args.name == "translator" else args.model
-        options = {
-            "calibration": str(Path(args.data) / args.calibration),
-            "calibration_rows": args.rows,
-            "engines": args.engines or ENGINES[args.name],
-            "test": f"{args.data}/test.tsv",
-            "bench_seconds": args.seconds,
-            "distill_epochs": args.epochs,
-            "distill_minutes": args.minutes,
-        }
-        same = ["macs", "speedup", "prune", "recover", "drop_layers", "threads", "test_rows"]
-        same += ["distill_text", "distill_augment", "distill_precision", "learning_rate"]
-        same += ["target_text", "distill_beams", "at_batch"]
-        options |= {name: getattr(args, name) for name in same}
-        precisions = ["fp32,int8"]
-        pages.compress(
-            args.output, model=model, precision=precisions, batch_size=BATCHES, **options
-        )
-        text = (args.output / "report.json").read_text(encoding="utf-8")
-        for path in (str(args.output), str(args.data), args.model or str(example.model())):
-            text = text.replace(path, Path(path).name)  # nothing of this machine's directories
-        ending = f"{'-all' * (args.prune == 'all')}{'-layers' * bool(args.drop_layers)}"
-        ending += "-augmented" * bool(args.distill_augment) + "-beams" * bool(args.distill_beams)
-        ending += "-speedup" * (args.speedup is not None)
-        ending += "-target" * bool(args.target_text)
-        kept = pages.RESULTS / f"tradeoff-{args.name}-{args.recover}{ending}.json"
-        kept.write_text(text, encoding="utf-8")
+        _measure(args)
     reports = load_reports(args.name)
     figure(reports, pages.RESULTS / f"tradeoff-{args.name}.png")
     pages.publish(f"tradeoff-{args.name}", table(reports, args.name))
+
+
+def _measure(args: Any) -> None:
+    """Run `compress`, and keep its report."""
+    if args.macs is None and args.speedup is None:
+        args.macs = MACS
+    model = str(example.model()) if args.name == "translator" else args.model
+    options = {
+        "calibration": str(Path(args.data) / args.calibration),
+        "calibration_rows": args.rows,
+        "engines": args.engines or ENGINES[args.name],
+        "test": f"{args.data}/test.tsv",
+        "bench_seconds": args.seconds,
+        "distill_epochs": args.epochs,
+        "distill_minutes": args.minutes,
+    }
+    same = ["macs", "speedup", "prune", "recover", "drop_layers", "threads", "test_rows"]
+    same += ["distill_text", "distill_augment", "distill_precision", "learning_rate"]
+    same += ["target_text", "distill_beams", "at_batch"]
+    options |= {name: getattr(args, name) for name in same}
+    precisions = ["fp32,int8"]
+    pages.compress(args.output, model=model, precision=precisions, batch_size=BATCHES, **options)
+    text = (args.output / "report.json").read_text(encoding="utf-8")
+    for path in (str(args.output), str(args.data), args.model or str(example.model())):
+        text = text.replace(path, Path(path).name)  # nothing of this machine's directories
+    ending = f"{'-all' * (args.prune == 'all')}{'-layers' * bool(args.drop_layers)}"
+    ending += "-augmented" * bool(args.distill_augment) + "-beams" * bool(args.distill_beams)
+    ending += "-speedup" * (args.speedup is not None)
+    ending += "-target" * bool(args.target_text)
+    kept = pages.RESULTS / f"tradeoff-{args.name}-{args.recover}{ending}.json"
+    kept.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
