@@ -20,8 +20,7 @@ from benchmarks import pages as benchmark_pages
 from compressor.commands import COMMANDS
 from compressor.commands.options import Command, CommandGroup
 from compressor.errors import CompressError
-from compressor.options.requests import make_gate, make_recipe
-from compressor.options.validate import check_recipe, gate_rules, score_requests
+from compressor.options.requests import make_gate, make_recipe, make_score_requests
 from tests.test_docs import PAGES, ROOT, commands_in, flags_of_commands
 
 # Beside the pages: what runs commands elsewhere. Shell variables stand in them.
@@ -34,9 +33,9 @@ SCRIPTS = [
 PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 # Checks of the options of commands that make their requests themselves.
 CHECKS: dict[str, Callable[[dict[str, Any], Any], object]] = {
-    "run": lambda typed, config: config or check_recipe(make_recipe(None, **typed)),
-    "score": lambda typed, config: score_requests(typed),
-    "gate": lambda typed, config: config or gate_rules(make_gate(None, **typed).gate),
+    "run": lambda typed, config: config or make_recipe(None, **typed),
+    "score": lambda typed, config: make_score_requests(typed),
+    "gate": lambda typed, config: config or make_gate(None, **typed),
 }
 
 

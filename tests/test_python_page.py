@@ -10,7 +10,7 @@ from matplotlib import pyplot
 
 import compressor
 from compressor.options.assemble import options_of_command
-from compressor.options.requests import Recipe
+from compressor.options.recipe import Recipe
 from compressor.report.schema import Report
 from compressor.steps.results import Throughput, Timing, Variant
 from tests.helpers.report_samples import translator_report

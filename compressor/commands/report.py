@@ -28,7 +28,6 @@ def gate(
 
     A rule on what is measured is passed or failed when its whole confidence interval says so.
     """
-    from compressor.options.validate import gate_rules
     from compressor.report import (
         FORMATS,
         baseline,
@@ -45,7 +44,7 @@ def gate(
     from compressor.storage.outputs import update_manifest
 
     request = make_gate(config, **typed)
-    wanted = gate_rules(request.gate)
+    wanted = request.gate.rules()
     junit, ci = request.junit, request.ci
     if not wanted and request.baseline is None:
         raise UsageError(

@@ -12,7 +12,8 @@ import compressor
 from compressor import example
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.options.requests import Recipe, make_recipe
+from compressor.options.recipe import Recipe
+from compressor.options.requests import make_recipe
 from compressor.parallel import accelerate_options, launch
 
 # Shares of the multiply-adds that lose little without training; how much, the demo measures.

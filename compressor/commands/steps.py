@@ -10,7 +10,12 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import UsageError
-from compressor.options.requests import ExportRequest, PruneRequest, ScoreRequest
+from compressor.options.requests import (
+    ExportRequest,
+    PruneRequest,
+    ScoreRequest,
+    make_score_requests,
+)
 
 
 @o.command(ScoreRequest, example="compress score -m MODEL --calibration valid.tsv -o scores.json")
@@ -27,7 +32,6 @@ def score(
     ],
 ) -> int:
     """Score every unit and write the scores, for `compress prune`; maybe compare methods."""
-    from compressor.options.validate import score_requests
     from compressor.pipeline.single import score_checkpoint
     from compressor.report.scores_file import is_scores_file, write_scores
     from compressor.report.terminal import scores_text
@@ -39,7 +43,7 @@ def score(
         is_comparison_plot,
     )
 
-    request, *others = score_requests(typed)
+    request, *others = make_score_requests(typed)
     plot = output.with_suffix(".png")
     require_file(output, "a scores file", is_scores_file)
     if others:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from compressor.errors import UsageError, did_you_mean
+from compressor.errors import UsageError
 from compressor.export.ctranslate2 import STORED
 from compressor.export.exported import export_bytes
 from compressor.export.task_graphs import Network
@@ -21,15 +21,8 @@ from compressor.tasks.opened import random_check_batches
 OTHERS = {"optimum": ((BASE,), None), "ctranslate2": (tuple(STORED), CTranslate2)}
 
 
-def require_layout(layout: str, precisions: Sequence[str]) -> None:
-    """Raise `UsageError` for an unknown layout, or for precisions that it does not have."""
-    known = ("compress", *OTHERS)
-    if layout not in OTHERS:
-        raise UsageError(
-            f"--layout {layout!r} is unknown{did_you_mean(layout, known)}; use compress, or for "
-            "encoders optimum, or for encoder-decoders ctranslate2",
-            id="name-unknown",
-        )
+def require_precision(layout: str, precisions: Sequence[str]) -> None:
+    """Raise `UsageError` for precisions that a layout does not have."""
     stored, _ = OTHERS[layout]
     if len(precisions) != 1 or precisions[0] not in stored:
         raise UsageError(

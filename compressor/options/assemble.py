@@ -47,6 +47,9 @@ class Request(Options):
         """Flags that these options lack, too, where a message tells what is missing."""
         return []
 
+    def check(self) -> None:
+        """Raise `UsageError` for options that do not go together; `assemble` calls it."""
+
 
 Asked = TypeVar("Asked", bound=Request)
 
@@ -189,7 +192,8 @@ def assemble(
         The request; its `options` are all that have an effect, by name.
 
     Raises:
-        UsageError: an unknown option, a wrong value, or one without effect.
+        UsageError: an unknown option, a wrong value, one without effect, or options that do not go
+            together.
     """
     options = options_of_command(request)
     flags, written = _stated(typed), _stated(file or {})
@@ -233,7 +237,9 @@ def assemble(
         if condition_met(options[name].only_with, checked)
         and (_is_given(value) or name not in selecting)
     }
-    return request(**fields, options=used)
+    made = request(**fields, options=used)
+    made.check()
+    return made
 
 
 def missing_options(

@@ -7,28 +7,21 @@ Flags win over a recipe file, the file over the defaults. A recipe has the names
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
 
-from compressor.budgets import BUDGETS, Budget, Counts
+from compressor.budgets import Counts
 from compressor.budgets.competing import Prune
 from compressor.errors import InputError, UsageError
-from compressor.importance import METHODS, ScoringMethod, UnitMethod
-from compressor.learned_masks import LEARNED
-from compressor.options.assemble import (
-    Asked,
-    Chosen,
-    Request,
-    Values,
-    assemble,
-    options_of,
-    options_of_command,
-)
+from compressor.export.engine_names import ONNXRUNTIME
+from compressor.importance import METHODS
+from compressor.options.assemble import Asked, Chosen, Request, Values, assemble, options_of_command
 from compressor.options.declare import option
+from compressor.options.recipe import DEFAULT_METHOD, RECOVERY_HELP, Method, Recipe, Recovery
+from compressor.options.refuse import CLASH, USELESS, refuse, require_rows
 from compressor.options.sections import (
     DEVICE,
     SEED,
@@ -38,112 +31,18 @@ from compressor.options.sections import (
     Benchmark,
     Builds,
     CalibrationData,
-    Card,
-    Data,
     Device,
     Evaluation,
     Export,
     Gate,
     ModelSection,
-    RunEvaluation,
-    RunExport,
     TestData,
 )
-from compressor.recovery import RECOVERIES, RecoveryMethod
 from compressor.report import DEFAULT_FORMATS, FORMATS
 from compressor.storage.input_files import read_text
-from compressor.tasks import Task
+from compressor.tasks.texts import SOURCE, TARGET
 
 MOST_RECIPE = 256 << 10  # bytes; recipes have about two KiB
-DEFAULT_METHOD = "second-order"
-Method = Annotated[ScoringMethod, Chosen(METHODS)]
-Recovery = Annotated[list[RecoveryMethod], Chosen(RECOVERIES, many=True)]
-_RECOVERIES = (
-    "Recovery after pruning: reconstruct (least squares), none, distill (train on the dense "
-    "model's predictions), or reconstruct+distill. "
-)
-
-
-class Recipe(Request):
-    """What `compress run` takes."""
-
-    model: ModelSection
-    data: Data
-    method: Annotated[UnitMethod, Chosen({**METHODS, **LEARNED})] = option(
-        DEFAULT_METHOD,
-        first=True,
-        help=f"How to find the units to keep. Scores: {', '.join(METHODS)}. Learned masks: "
-        f"{', '.join(LEARNED)}. Default: {DEFAULT_METHOD}.",
-    )
-    budget: Annotated[Budget, Chosen(BUDGETS)]
-    recovery: Recovery = option(
-        "reconstruct", name="recover", first=True, help=f"{_RECOVERIES}Default: reconstruct."
-    )
-    export: RunExport
-    evaluation: RunEvaluation
-    throughput: Annotated[Benchmark | None, Chosen(Benchmark)] = option(
-        True, name="bench", first=True, help="Measure throughput, or not."
-    )
-    card: Card
-    gate: Gate
-    seed: int = SEED
-    device: Device = DEVICE
-
-    @classmethod
-    def defaults(cls, values: Values) -> dict[str, Any]:
-        """Do not reconstruct weights that are trained with a learned mask."""
-        # Reconstruction would undo what training did to weights.
-        return {} if values.get("train_weights", "none") == "none" else {"recover": "none"}
-
-    @classmethod
-    def needed(cls, values: Values) -> list[str]:
-        """Rows: the usual method and recovery need them, and builds are checked on them."""
-        given = values.get("calibration") or values.get("test")
-        usual = not values.keys() & {"method", "recover"}
-        return [] if values.get("calibration") or (given and not usual) else ["--calibration"]
-
-    def with_recovery(self, steps: Sequence[RecoveryMethod]) -> Self:
-        """A copy with other options of the recovery."""
-        options = dict(self.options)
-        for step in steps:
-            options |= options_of(step)
-        return self.model_copy(update={"recovery": steps, "options": options})
-
-    def resolved(self, device: str, task: Task, *, tokens: bool) -> Self:
-        """A copy with what device and model decide, so that it says what was done.
-
-        Args:
-            device: to compute on.
-            task: of the model.
-            tokens: whether layers of the model may hand on fewer tokens than they get.
-        """
-        options = {**self.options, "device": self.device}  # which a launcher may have set
-        # Graphs that choose tokens have no fused form for CUDA.
-        tokens = tokens and self.method.scores_tokens and device == "cpu"
-        budget = self.budget.with_default_units(tokens)
-        if budget != self.budget:
-            options |= options_of(budget)
-        made = self.model_copy(update={"budget": budget, "options": options})
-        return made.with_recovery([x.on_device(device).for_task(task) for x in self.recovery])
-
-    def options_that_count(self) -> dict[str, Any]:
-        """The options that change results; see `options_by_file_names`."""
-        free = {*Card.model_fields, *Gate.model_fields, "verify"}
-        options = self.options_by_file_names().items()
-        return {name: value for name, value in options if name not in free}
-
-    def options_by_file_names(self) -> dict[str, Any]:
-        """The options, with files by their names: their contents count, not where they lie."""
-        declared = options_of_command(type(self))
-        return {
-            name: os.path.basename(value) if value and declared[name].files else value
-            for name, value in self.options.items()
-        }
-
-    def to_yaml(self, budget: Budget | None = None) -> str:
-        """All options as a recipe file, of the run or of the artifact of one of its budgets."""
-        options = {**self.options, **({} if budget is None else options_of(budget))}
-        return yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
 
 
 class ScoreRequest(Request):
@@ -172,6 +71,10 @@ class ScoreRequest(Request):
         """Rows, which the usual method needs."""
         return [] if values.keys() & {"calibration", "method"} else ["--calibration"]
 
+    def check(self) -> None:
+        """Raise `UsageError` if the method needs rows and none are given."""
+        require_rows(self.method, [], self.data)
+
 
 class PruneRequest(Request):
     """What `compress prune` takes."""
@@ -180,10 +83,30 @@ class PruneRequest(Request):
     data: CalibrationData
     budget: Annotated[Counts, Chosen([Counts])]
     recovery: Recovery = option(
-        "none", name="recover", first=True, help=f"{_RECOVERIES}Default here: none."
+        "none", name="recover", first=True, help=f"{RECOVERY_HELP}Default here: none."
     )
     seed: int = SEED
     device: Device = DEVICE
+
+    @property
+    def only_budget(self) -> Counts:
+        """How many units are kept."""
+        return self.budget.each()[0]
+
+    def check(self) -> None:
+        """Raise `UsageError` for options that do not go together."""
+        require_rows(None, self.recovery, self.data)
+        refuse(
+            self.data.calibration is not None and not self.recovery,
+            USELESS,
+            f"--calibration {self.data.calibration} is for the recovery; add --recover "
+            "reconstruct, or leave it out",
+        )
+        refuse(
+            len(self.budget.each()) != 1,
+            "budget-twice",
+            "say once how many units to keep, for example --keep 0.5",
+        )
 
 
 class ExportRequest(Request):
@@ -192,7 +115,7 @@ class ExportRequest(Request):
     model: ModelSection
     data: CalibrationData
     export: Export
-    layout: str = option(
+    layout: Literal["compress", "optimum", "ctranslate2"] = option(
         "compress",
         panel="Export",
         first=True,
@@ -201,6 +124,27 @@ class ExportRequest(Request):
         "ctranslate2.Translator, in the one --precision that is given.",
     )
     device: Device = DEVICE
+
+    def check(self) -> None:
+        """Raise `UsageError` for options that do nothing for a layout of another program."""
+        if self.layout == "compress":
+            return
+        export = self.export
+        engines = None if export.engines == [ONNXRUNTIME] else ",".join(export.engines)
+        # A smaller vocabulary is the checkpoint's; what decoders score is decided in our graphs.
+        cuts = bool(export.source_text and export.target_text)
+        for flag, value, id in (
+            ("--engines", engines, CLASH),
+            *(() if cuts else ((SOURCE, export.source_text, CLASH),)),
+            *(() if cuts else ((TARGET, export.target_text, CLASH),)),
+            ("--calibration", self.data.calibration, USELESS),
+        ):
+            refuse(
+                value is not None,
+                id,
+                f"{flag} {value} does nothing with --layout {self.layout}; leave it out, or use "
+                "--layout compress",
+            )
 
 
 class EvaluateRequest(Request):
@@ -247,6 +191,10 @@ class GateRequest(Request):
     )
     verify: bool = VERIFY
 
+    def check(self) -> None:
+        """Raise `UsageError` for malformed rules."""
+        self.gate.rules()
+
 
 class ReportRequest(Request):
     """What `compress report` takes."""
@@ -285,6 +233,18 @@ def make_request(kind: type[Asked], **options: Any) -> Asked:
         UsageError: an option is wrong, or one is missing.
     """
     return assemble(kind, options)
+
+
+def make_score_requests(options: Mapping[str, Any]) -> list[ScoreRequest]:
+    """One request for each method of `compress score`; options go to the methods with them."""
+    methods = [options.get("method") or DEFAULT_METHOD, *(options.get("compare") or [])]
+    options_of = {name: set(METHODS[name].model_fields) for name in methods if name in METHODS}
+    requests = []
+    for method in methods:
+        others = set().union(*options_of.values()) - options_of.get(method, set())
+        of_method = {name: value for name, value in options.items() if name not in others}
+        requests.append(assemble(ScoreRequest, of_method | {"method": method}))
+    return requests
 
 
 def make_gate(file: Path | None = None, **options: Any) -> GateRequest:

@@ -13,7 +13,7 @@ from compressor.export.precision_names import BASE, split_precisions
 from compressor.options.bounds import Amounts, BatchSize, Beams, Resamples, Rows, Threads, Tokens
 from compressor.options.declare import Options, option, split_commas
 from compressor.report.card_facts import CardFacts
-from compressor.report.rule import Inconclusive
+from compressor.report.rule import Inconclusive, Rule
 from compressor.tasks import TASKS
 from compressor.tasks.rows import Direction, Reading
 
@@ -363,6 +363,12 @@ class Gate(Options):
                 id="option-without-use",
             )
         return self
+
+    def rules(self) -> list[Rule]:
+        """The rules that the options ask for; UsageError for a malformed one."""
+        from compressor.report.rules import parse_rules  # imports NumPy
+
+        return parse_rules(self.model_dump())
 
 
 SEED = option(0, panel="General", ge=0, lt=2**32, help="Seed of everything random.")

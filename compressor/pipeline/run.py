@@ -10,7 +10,7 @@ from compressor.export.candidate_table import learn_candidates
 from compressor.export.exported import export_dense, export_saved, other_forms
 from compressor.export.saved import save_model
 from compressor.export.vocabulary import tokens_of_text
-from compressor.options.requests import Recipe
+from compressor.options.recipe import Recipe
 from compressor.pipeline.setup import Opened, open_run, prepare
 from compressor.progress import SILENT, Progress
 from compressor.recovery.planning import RecoveryPlan, prepare_recovery

@@ -17,13 +17,8 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.token_units import why_all_tokens
 from compressor.options import inputs
-from compressor.options.requests import Recipe
-from compressor.options.validate import (
-    check_device,
-    check_model,
-    check_recipe,
-    gate_rules,
-)
+from compressor.options.recipe import Recipe
+from compressor.options.validate import check_device, check_model
 from compressor.progress import Progress
 from compressor.recovery import RecoveryMethod, earlier_artifact
 from compressor.recovery.planning import RecoveryPlan, open_recovery
@@ -99,7 +94,6 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
         output: the directory of the run.
         progress: receives messages.
     """
-    check_recipe(recipe)
     device = pick_device(recipe.device, progress)
     check_device(recipe, device)
     checkpoint = inputs.load(recipe.model)
@@ -128,7 +122,7 @@ def open_inputs(recipe: Recipe, checkpoint: Checkpoint, progress: Progress) -> I
     source_text, target_text = inputs.texts_to_keep(recipe.export, task, reading, progress)
     data = inputs.read(recipe.data, checkpoint, reading, progress, recipe.evaluation.tokenizers)
     if data.test is not None:
-        for rule in gate_rules(recipe.gate):
+        for rule in recipe.gate.rules():
             rule.require_rows(data.test)
     if recipe.budget.searches_rows:
         data = hold_out(data, recipe.seed)
@@ -171,7 +165,7 @@ def plan_run(recipe: Recipe, given: Inputs, device: str, output: Path) -> Plan:
             resamples=recipe.evaluation.resamples,
         ),
         samples=recipe.evaluation.samples,
-        rules=gate_rules(recipe.gate),
+        rules=recipe.gate.rules(),
         inconclusive=recipe.gate.inconclusive,
         recipes={output: recipe.to_yaml()} | of_artifacts,
         card=recipe.card.over(read_card(given.checkpoint.directory)),

@@ -19,12 +19,8 @@ from compressor.options.requests import ExportRequest, PruneRequest, ScoreReques
 from compressor.options.sections import ModelSection
 from compressor.options.validate import (
     check_options,
-    check_prune,
     check_score,
     check_texts,
-    only_budget,
-    require_for_layout,
-    require_rows,
     require_token_units,
 )
 from compressor.progress import SILENT, Progress
@@ -46,7 +42,6 @@ from compressor.tasks.texts import TextFile
 
 def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scores:
     """Score every unit of a dense checkpoint with a method and calibration rows."""
-    require_rows(request.method, [], request.data)
     device = pick_device(request.device, progress)
     checkpoint = inputs.load(request.model)
     request.method.check_task(TASKS[checkpoint.task])
@@ -66,7 +61,6 @@ def prune_checkpoint(
         The mask, the check of the pruned model, and what the recovery did.
     """
     require_new(output)
-    check_prune(request)
     model, data = request.model, request.data
     methods = request.recovery
     if scores.weights:
@@ -76,7 +70,7 @@ def prune_checkpoint(
     check_options(methods, TASKS[checkpoint.task], checkpoint.name)
     opened = inputs.with_calibration(data, checkpoint, progress)
     planned = open_recovery(methods, opened, inputs.reading(data, checkpoint), progress)
-    budget = only_budget(request)
+    budget = request.only_budget
     require_token_units(budget.asks_for_tokens, checkpoint)
     require_counts(scores, model.path, checkpoint.mask.with_tokens().counts())
     mask = units_by_scores(budget, scores, checkpoint.layers)
@@ -109,14 +103,13 @@ def export_checkpoint(
     directory. The runtime's default stays float32: no test rows say what other precisions lose.
 
     Raises:
-        UsageError: an unknown layout, or a precision that it does not have.
+        UsageError: a precision that the layout does not have.
         InputError: `output` holds something already, or the layout cannot hold the checkpoint.
         VerificationError: a graph differs from PyTorch by more than its precision's tolerance.
     """
     names, engines = request.export.precision, request.export.engines
     if request.layout != "compress":
-        layouts.require_layout(request.layout, names)
-        require_for_layout(request)
+        layouts.require_precision(request.layout, names)
         layouts.require_place(request.layout, output)
         checkpoint = inputs.load(request.model, dense=False)
         texts = _texts_to_keep(request, checkpoint, progress)
@@ -124,7 +117,6 @@ def export_checkpoint(
         checks = layouts.export_layout(cut.checkpoint, request.layout, names[0], output)
         return [*cut.checks, *checks]
     precisions = exporting.precisions_of(names, request.device)
-    require_rows(None, [], request.data)
     exporting.require_place(output)
     checkpoint = inputs.load(request.model, dense=False)
     require_engines(engines, TASKS[checkpoint.task])

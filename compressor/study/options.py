@@ -11,7 +11,8 @@ from compressor.importance import METHODS, ScoringMethod
 from compressor.options.assemble import Chosen, Request
 from compressor.options.bounds import Beams, Resamples
 from compressor.options.declare import option, split_commas
-from compressor.options.requests import DEFAULT_METHOD, Method
+from compressor.options.recipe import DEFAULT_METHOD, Method
+from compressor.options.refuse import require_rows
 from compressor.options.sections import (
     DEVICE,
     SEED,
@@ -99,6 +100,10 @@ class LayersStudy(MeasuringStudy):
         None, first=True, help="Keep the head with the highest score. Default: the best head."
     )
 
+    @override
+    def check(self) -> None:
+        require_rows(self.method, [], self.data)
+
 
 class CurveStudy(MeasuringStudy):
     """Quality against heads removed, of each kind and of all kinds."""
@@ -112,6 +117,10 @@ class CurveStudy(MeasuringStudy):
         "none", name="recover", first=True, help="none (default) or reconstruct at every point."
     )
     points: Percentages = option(list(range(0, 101, 10)), help=_POINTS_HELP)
+
+    @override
+    def check(self) -> None:
+        require_rows(self.method, self.recovery, self.data)
 
 
 class AgreementData(CalibrationData):
@@ -155,6 +164,10 @@ class TrainingStudy(MeasuringStudy):
     data: ScoredAndTestRows
     method: Method = _METHOD
     points: Percentages = option(list(range(0, 100, 20)), help=_POINTS_HELP)
+
+    @override
+    def check(self) -> None:
+        require_rows(self.method, [], self.data)
 
     @override
     def checkpoints(self) -> list[ModelSection]:

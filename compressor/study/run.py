@@ -22,9 +22,8 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import KINDS, Mask, Scores, Sublayer, kind_of
 from compressor.options import inputs
-from compressor.options.sections import CalibrationData
 from compressor.options.table import import_object
-from compressor.options.validate import check_options, require_rows
+from compressor.options.validate import check_options
 from compressor.progress import SILENT, Progress
 from compressor.report.plots import PLOT_FORMATS, plot_style, save_figure
 from compressor.report.sentences import shared_rows
@@ -227,9 +226,6 @@ def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, Data
         )
     evaluation = request.evaluation if isinstance(request, MeasuringStudy) else None
     check_options([request.data, evaluation], task, checkpoint.name)
-    if isinstance(request.data, CalibrationData):
-        recovery = getattr(request, "recovery", [])
-        require_rows(getattr(request, "method", None), recovery, request.data)
     tokenizers = None if evaluation is None else evaluation.tokenizers
     reading = inputs.reading(request.data, checkpoint)
     rows = inputs.read(request.data, checkpoint, reading, progress, tokenizers)

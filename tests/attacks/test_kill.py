@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from compressor.options.requests import Recipe
+from compressor.options.recipe import Recipe
 from compressor.pipeline.run import run
 from compressor.storage.manifest import find_change, read_manifest
 from compressor.training import loop

@@ -142,7 +142,8 @@ def test_a_written_recipe_names_files_by_whole_paths(write, tmp_path, monkeypatc
 )
 def test_a_budget_flag_replaces_the_files_budget(write, file, flags, budget):
     """What both budgets have stays, and so do the rules of the gate."""
-    text = yaml.safe_dump({"model": "a", "max_metric_drop": "bleu=1", **file})
+    rows = {"calibration": "rows.tsv", "test": "test.tsv"}
+    text = yaml.safe_dump({"model": "a", **rows, "max_metric_drop": "bleu=1", **file})
     recipe = make_recipe(write(text), **flags)
     assert {name: getattr(recipe.budget, name) for name in budget} == budget
     assert recipe.gate.max_metric_drop == ["bleu=1"]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from compressor.model.sublayers import Mask
-from compressor.options.requests import Recipe, make_recipe, make_request
+from compressor.options.recipe import Recipe
+from compressor.options.requests import make_recipe, make_request
 from compressor.pipeline.setup import open_run, prepare
 from compressor.progress import SILENT
 from compressor.recovery.planning import prepare_recovery

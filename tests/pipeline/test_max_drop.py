@@ -15,7 +15,7 @@ from sacrebleu.metrics import BLEU
 from scipy.stats import norm
 
 from compressor.errors import InputError, UsageError
-from compressor.options.requests import Recipe
+from compressor.options.recipe import Recipe
 from compressor.report.schema import load_report
 from compressor.runtime import Translator
 from compressor.selection import judge as judging

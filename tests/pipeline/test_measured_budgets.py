@@ -22,7 +22,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.options.inputs import calibration_rows
-from compressor.options.requests import Recipe
+from compressor.options.recipe import Recipe
 from compressor.pipeline.run import run
 from compressor.pipeline.setup import open_run, prepare
 from compressor.progress import SILENT

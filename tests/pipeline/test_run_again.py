@@ -11,7 +11,7 @@ import pytest
 
 import compressor
 from compressor.errors import InputError, UsageError
-from compressor.options.requests import Recipe
+from compressor.options.recipe import Recipe
 from compressor.pipeline.run import run
 from compressor.report.schema import Report, load_report
 from compressor.runtime import Classifier

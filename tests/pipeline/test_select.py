@@ -17,7 +17,8 @@ from compressor.model.checkpoint import open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask, renumbered
 from compressor.model.surgery import gated, mask_gates, prune, without_skipped
 from compressor.options.inputs import calibration_rows
-from compressor.options.requests import Recipe, ScoreRequest
+from compressor.options.recipe import Recipe
+from compressor.options.requests import ScoreRequest
 from compressor.options.sections import Data
 from compressor.pipeline.run import run
 from compressor.pipeline.single import score_checkpoint
