@@ -41,6 +41,7 @@ from compressor.tasks import TASKS
 from compressor.tasks.batching import encode_texts, pad
 from compressor.tasks.texts import TextFile
 
+CHECKING = "checking the smaller vocabulary"  # title of `check_cut`
 _SOME = 32  # texts that are also compared as pairs, or one for each of more prompts
 _TRANSLATED = 16  # lines whose translations are compared
 _BEAMS = 4  # beside a greedy search
@@ -49,11 +50,19 @@ _MOST = 32  # tokens of a translation
 
 @dataclass(frozen=True)
 class CutVocabulary:
-    """A checkpoint with fewer tokens, which are read and written as before."""
+    """A checkpoint with fewer tokens, and what it is to read and write as before.
 
-    checkpoint: Checkpoint  # shares all weights that do not belong to tokens with the whole one
-    kept: KeptIds | None = None  # None: all
-    checks: Sequence[Check] = ()  # what was compared with the whole one
+    Args:
+        whole: the checkpoint with all tokens.
+        checkpoint: shares all weights that do not belong to tokens with the whole one.
+        kept: ids of the tokens that are left; None: all.
+        served: the texts that say which these are.
+    """
+
+    whole: Checkpoint
+    checkpoint: Checkpoint
+    kept: KeptIds | None = None
+    served: Sequence[ServedTexts] = ()
 
 
 def cut_vocabulary(
@@ -63,7 +72,7 @@ def cut_vocabulary(
     languages: Collection[str] = (),
     progress: Progress = SILENT,
 ) -> CutVocabulary:
-    """Cut a checkpoint to the tokens of texts, check that it answers these, and say so to the user.
+    """Cut a checkpoint to the tokens of texts; `check_cut` compares it with the whole one.
 
     Args:
         checkpoint: as it was opened, with its languages set.
@@ -75,10 +84,9 @@ def cut_vocabulary(
     Raises:
         InputError: the tokenizer cannot be reduced, or a file cannot be read.
         UsageError: the translator has no such language.
-        VerificationError: texts have other tokens, or other answers, than before.
     """
     if source is None:
-        return CutVocabulary(checkpoint)
+        return CutVocabulary(checkpoint, checkpoint)
     names = " and ".join(file.path.name for file in (source, target) if file is not None)
     progress.message(f"cutting {names} into tokens …")
     require_kind(checkpoint)
@@ -87,19 +95,38 @@ def cut_vocabulary(
     kept = tokens_to_keep(checkpoint, seen, languages)
     tokenizer = cut_tokenizer(checkpoint, kept, unknown)
     model = with_tokens(checkpoint.model, kept.sources, kept.targets)
-    require_same_tokens(checkpoint.tokenizer, tokenizer, kept, served)
-    cut = CutVocabulary(replace(checkpoint, model=model, tokenizer=tokenizer), kept)
-    if target is not None:
-        progress.message("translating some lines with these tokens and with all …")
-        cut = replace(cut, checks=[check_translations(checkpoint, cut, source)])
-    else:
-        require_same_answers(checkpoint, cut, served[0].some_prompted())
     (tokens, weights), (total, all_weights) = map(count_tokens, (model, checkpoint.model))
     text = f"{weights:,} of the {all_weights:,} weights that belong to tokens"
     progress.message(f"  {tokens:,} of {total:,} tokens are kept, and {text}")
-    for check in cut.checks:
-        progress.message(f"  {check.detail}")
-    return cut
+    return CutVocabulary(
+        checkpoint, replace(checkpoint, model=model, tokenizer=tokenizer), kept, served
+    )
+
+
+def check_cut(*, cut: CutVocabulary, progress: Progress = SILENT) -> list[Check]:
+    """Check that a checkpoint with fewer tokens reads and answers its texts as the whole one.
+
+    Args:
+        cut: by `cut_vocabulary`.
+        progress: receives messages.
+
+    Returns:
+        What is told to the user, of a translator alone.
+
+    Raises:
+        VerificationError: texts have other tokens, or other answers, than before.
+    """
+    if cut.kept is None:
+        return []
+    tokenizers = cut.whole.tokenizer, cut.checkpoint.tokenizer
+    require_same_tokens(*tokenizers, cut.kept, cut.served)
+    source, *target = cut.served
+    if not target:
+        require_same_answers(cut.whole, cut, source.some_prompted())
+        return []
+    check = check_translations(cut.whole, cut, source.file)
+    progress.message(f"  {check.detail}")
+    return [check]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from compressor.evaluation.models import evaluate
 from compressor.export.candidate_table import learn_candidates
+from compressor.export.cut_vocabulary import CHECKING, check_cut
 from compressor.export.exported import export_dense, export_saved, other_forms
 from compressor.export.saved import save_model
 from compressor.export.vocabulary import tokens_of_text
@@ -22,6 +23,7 @@ from compressor.report.schema import Report
 from compressor.selection.choose import select_units
 from compressor.selection.layers import without_layers
 from compressor.steps.context import Context
+from compressor.steps.results import Check
 from compressor.steps.values import DENSE, DecoderTokens, RecoveredModel
 from compressor.storage.files import require_directory
 from compressor.tasks.opened import ModelAndRows
@@ -47,6 +49,7 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
         do, state = context.steps.do, context.steps.state
         forms = partial(other_forms, precisions=plan.precisions, engines=engines, context=context)
         started = do(run_metadata, title="reading inputs", command=command)
+        checks = check_vocabulary(opened, context)
         limits = without_layers(opened.prunable.limits, opened=source, context=context)
         title = "exporting the dense model to compare with"
         dense = do(export_dense, engines, title=title, into=state / DENSE, opened=opened.dense)
@@ -92,10 +95,18 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
         config = source.configuration
         throughput = benchmark_models(models, measuring.timing, given.data.timed, config, context)
         measured = Measured(whole, choose_defaults(builds, throughput), throughput, search)
-        report = describe_run(given, opened.checks, started, measured, plan.seed, plan.samples)
+        report = describe_run(given, checks, started, measured, plan.seed, plan.samples)
         report = gated(report, plan.rules, plan.inconclusive)
         publish(report, output, plan.recipes, plan.card, plan.precisions, context)
     return without_paths(report, output)
+
+
+def check_vocabulary(opened: Opened, context: Context) -> list[Check]:
+    """Compare the model that units are removed from with the whole one, if it has fewer tokens."""
+    if opened.cut.kept is None:
+        return []
+    cut, progress = opened.cut, context.progress
+    return context.steps.do(check_cut, title=CHECKING, cut=cut, progress=progress)
 
 
 def decoder_tokens(

@@ -32,7 +32,6 @@ from compressor.selection.values import (
     plan_removal,
 )
 from compressor.steps.context import Context
-from compressor.steps.results import Check
 from compressor.steps.store import open_steps
 from compressor.storage.hashes import fingerprint, sha256_of
 from compressor.storage.names import BASE
@@ -76,8 +75,8 @@ class Opened:
 
     inputs: Inputs
     dense: ModelAndRows  # the model as given, to compare with
-    checks: Sequence[Check]  # of the vocabulary of the model that units are removed from
-    prunable: Prunable  # what units are removed from
+    cut: CutVocabulary  # the model that units are removed from, not checked yet
+    prunable: Prunable  # that model with its rows
     recovery: RecoveryPlan  # its text is not ready yet
 
     @property
@@ -193,7 +192,7 @@ def open_models(plan: Plan, given: Inputs, cut: CutVocabulary, progress: Progres
     recovery = open_recovery(plan.recovery, source, given.reading, progress, plan.removal.learns)
     require_rows_for_ranks(len(source.examples))
     prunable = Prunable(source, data, plan.removal.limits, costs)
-    return Opened(given, dense, cut.checks, prunable, recovery)
+    return Opened(given, dense, cut, prunable, recovery)
 
 
 @contextmanager

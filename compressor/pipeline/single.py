@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from compressor.export import checkpoint as exporting
 from compressor.export import layouts
-from compressor.export.cut_vocabulary import cut_vocabulary
+from compressor.export.cut_vocabulary import CHECKING, check_cut, cut_vocabulary
 from compressor.export.exported import export_bytes, export_dense
 from compressor.export.saved import save_model
 from compressor.model.checkpoint import Checkpoint
@@ -113,9 +113,8 @@ def export_checkpoint(
         layouts.require_place(request.layout, output)
         checkpoint = inputs.load(request.model, dense=False)
         texts = _texts_to_keep(request, checkpoint, progress)
-        cut = cut_vocabulary(checkpoint, *texts, request.export.keep_languages, progress)
-        checks = layouts.export_layout(cut.checkpoint, request.layout, names[0], output)
-        return [*cut.checks, *checks]
+        smaller, checks = _cut(request, checkpoint, texts, progress)
+        return [*checks, *layouts.export_layout(smaller, request.layout, names[0], output)]
     precisions = exporting.precisions_of(names, request.device)
     exporting.require_place(output)
     checkpoint = inputs.load(request.model, dense=False)
@@ -123,10 +122,10 @@ def export_checkpoint(
     kept, scored = _texts_to_keep(request, checkpoint, progress)
     rows = inputs.calibration_rows(request.data, checkpoint, progress)
     exporting.require_place_of(checkpoint, kept, output)
-    cut = cut_vocabulary(checkpoint, kept, scored, request.export.keep_languages, progress)
-    opened, save = with_rows(cut.checkpoint, rows, progress=progress), kept is not None
+    smaller, checks = _cut(request, checkpoint, (kept, scored), progress)
+    opened, save = with_rows(smaller, rows, progress=progress), kept is not None
     options = opened, scored, engines, precisions, output, request.device
-    return [*cut.checks, *exporting.export_opened(*options, save=save)]
+    return [*checks, *exporting.export_opened(*options, save=save)]
 
 
 def _texts_to_keep(
@@ -136,6 +135,19 @@ def _texts_to_keep(
     check_texts(request.export, checkpoint)
     reading = inputs.reading(request.data, checkpoint)
     return inputs.texts_to_keep(request.export, TASKS[checkpoint.task], reading, progress)
+
+
+def _cut(
+    request: ExportRequest,
+    checkpoint: Checkpoint,
+    texts: tuple[TextFile | None, TextFile | None],
+    progress: Progress,
+) -> tuple[Checkpoint, list[Check]]:
+    """The checkpoint with the tokens of some texts alone, if given; and checks of it."""
+    cut = cut_vocabulary(checkpoint, *texts, request.export.keep_languages, progress)
+    if cut.kept is not None:
+        progress.message(f"{CHECKING} …")
+    return cut.checkpoint, check_cut(cut=cut, progress=progress)
 
 
 def weights_of(model: ModelSection) -> str:

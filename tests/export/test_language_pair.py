@@ -18,7 +18,12 @@ import torch
 import transformers
 
 from compressor.errors import InputError, UsageError, VerificationError
-from compressor.export.cut_vocabulary import CutVocabulary, check_translations, cut_vocabulary
+from compressor.export.cut_vocabulary import (
+    CutVocabulary,
+    check_cut,
+    check_translations,
+    cut_vocabulary,
+)
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.kept_tokens import KeptIds
 from compressor.model.languages import source_prefix
@@ -84,7 +89,7 @@ def test_covered_texts_are_translated_as_before(name: str, families: Any, tmp_pa
     directory = families(name)
     whole = opened(name, directory)
     made = cut_vocabulary(whole, *text_files(tmp_path))
-    cut, checks = made.checkpoint, made.checks
+    cut, checks = made.checkpoint, check_cut(cut=made)
     assert count_tokens(cut.model)[0] < 0.75 * count_tokens(whole.model)[0]
     save_checkpoint(cut, cut.model, None, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.py"))
@@ -235,7 +240,7 @@ def test_tokens_that_a_translation_lacks_are_counted(families: Any, tmp_path: Pa
     cut = cut_vocabulary(whole, source, target)
     assert cut.kept is not None
     everything = [*range(model.config.vocab_size)]
-    uncut = CutVocabulary(whole, KeptIds(everything, everything))
+    uncut = CutVocabulary(whole, whole, KeptIds(everything, everything))
     same = check_translations(whole, uncut, source)
     assert same.detail.endswith("and 32 of 32 are those among all")
     gone = next(i for i in everything[200:] if i not in cut.kept.targets)

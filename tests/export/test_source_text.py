@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer import modules as st
 from tokenizers import processors
 
 from compressor.errors import VerificationError
-from compressor.export.cut_vocabulary import cut_vocabulary, require_same_answers
+from compressor.export.cut_vocabulary import require_same_answers
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.tokenizer import prompts_of, uncut_copy
@@ -31,6 +31,7 @@ from tests.helpers.errors import raises
 from tests.helpers.heads import WORDS, trained
 from tests.helpers.sentence_encoders import embedded
 from tests.helpers.tiny import facts, tiny_model
+from tests.helpers.vocabulary import cut_and_checked
 
 # One is longer than the models read.
 TEXTS = [" ".join(WORDS[:4]), WORDS[7].upper(), " ".join(WORDS[9:12]), f"{WORDS[3]} " * 60]
@@ -96,7 +97,7 @@ def test_prompts_are_read_as_by_the_package(case: str, tmp_path: Path):
     model = save_encoder(tmp_path, name, default, **settings)
     package = SentenceTransformer(str(model), device="cpu")
     dense = open_checkpoint(str(model))
-    cut = cut_vocabulary(dense, text_file(tmp_path)).checkpoint
+    cut = cut_and_checked(dense, text_file(tmp_path)).checkpoint
     assert len(cut.tokenizer) < len(dense.tokenizer)
     assert cut.max_source_tokens == package.max_seq_length
     expected = package.encode(TEXTS)
@@ -147,7 +148,7 @@ def test_a_cross_encoder_reads_pairs_as_the_package(tmp_path: Path):
     )
     package = CrossEncoder(str(tmp_path / "m"), device="cpu", activation_fn=torch.nn.Identity())
     dense = open_checkpoint(str(tmp_path / "m"))
-    cut = cut_vocabulary(dense, text_file(tmp_path)).checkpoint
+    cut = cut_and_checked(dense, text_file(tmp_path)).checkpoint
     pairs = list(zip(TEXTS, TEXTS[::-1], strict=True))
     expected = package.predict(pairs)
     np.testing.assert_allclose(logits_of(cut, TEXTS, TEXTS[::-1])[:, 0], expected, atol=1e-5)
@@ -156,7 +157,7 @@ def test_a_cross_encoder_reads_pairs_as_the_package(tmp_path: Path):
 def test_texts_are_cut_on_the_side_that_the_checkpoint_says(tmp_path: Path):
     model = save_plain(tmp_path / "m", "bert", "regression", truncation_side="left")
     dense = open_checkpoint(str(model))
-    cut = cut_vocabulary(dense, text_file(tmp_path)).checkpoint
+    cut = cut_and_checked(dense, text_file(tmp_path)).checkpoint
     assert (cut.tokenizer.truncation_side, cut.max_source_tokens) == ("left", 32)
     long = [f"{' '.join(WORDS[:4])} {WORDS[3]} " * 9]
     plain = transformers.AutoTokenizer.from_pretrained(model)
@@ -171,7 +172,7 @@ def test_special_tokens_in_a_text_are_split_where_the_checkpoint_says(tmp_path: 
     model = save_plain(tmp_path / "m", "bert", "regression", split_special_tokens=True)
     plain, dense = transformers.AutoTokenizer.from_pretrained(model), open_checkpoint(str(model))
     cut, text = (
-        cut_vocabulary(dense, text_file(tmp_path)).checkpoint,
+        cut_and_checked(dense, text_file(tmp_path)).checkpoint,
         f"{WORDS[0]} [SEP] {WORDS[1]}",
     )
     expected = plain.convert_ids_to_tokens(plain(text)["input_ids"])
@@ -195,7 +196,7 @@ def test_tokens_between_the_texts_of_a_pair_are_kept(tmp_path: Path):
         [("[CLS]", tokenizer.cls_token_id), ("[SEP]", tokenizer.sep_token_id), (between, number)],
     )  # fmt: skip
     expected = logits_of(dense, TEXTS, TEXTS[::-1])
-    cut = cut_vocabulary(dense, text_file(tmp_path)).checkpoint
+    cut = cut_and_checked(dense, text_file(tmp_path)).checkpoint
     np.testing.assert_allclose(logits_of(cut, TEXTS, TEXTS[::-1]), expected, atol=1e-6)
 
 
@@ -206,7 +207,7 @@ def test_added_tokens_and_words_in_brackets_are_read_as_before(tmp_path: Path):
     tokenizer.add_tokens([transformers.AddedToken("[Unit]", normalized=False, lstrip=True)])
     dense.model.resize_token_embeddings(len(tokenizer))
     texts = [f"{WORDS[0]} [Unit]{WORDS[1]}", f"[unit] {WORDS[2]}"]
-    cut = cut_vocabulary(dense, text_file(tmp_path)).checkpoint
+    cut = cut_and_checked(dense, text_file(tmp_path)).checkpoint
     for text in texts:
         assert cut.tokenizer.tokenize(text) == dense.tokenizer.tokenize(text)
 
@@ -215,11 +216,11 @@ def test_a_vocabulary_without_the_prompts_would_be_noticed(tmp_path: Path):
     """By its answers to the texts as they are served."""
     dense = open_checkpoint(str(save_encoder(tmp_path, "bert", "query")))
     served = [f"{prompt}{text}" for prompt in prompts_of(dense.tokenizer) for text in TEXTS]
-    good = cut_vocabulary(dense, text_file(tmp_path))
+    good = cut_and_checked(dense, text_file(tmp_path))
     require_same_answers(dense, good, served)
     settings = dense.tokenizer.sentence_settings
     dense.tokenizer.sentence_settings = type(settings)()  # as if it had none
-    bad = cut_vocabulary(dense, text_file(tmp_path))
+    bad = cut_and_checked(dense, text_file(tmp_path))
     dense.tokenizer.sentence_settings = settings
     require_same_answers(dense, bad, TEXTS)
     with raises(VerificationError, "cut-vocabulary-differs"):

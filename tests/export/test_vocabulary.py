@@ -20,7 +20,6 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError, UsageError
-from compressor.export.cut_vocabulary import cut_vocabulary
 from compressor.export.graphs import BATCH, export_graph
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.task_graphs import Network, export_model
@@ -45,6 +44,7 @@ from tests.helpers.exports import no_exports
 from tests.helpers.heads import WORDS, tiny_head, trained
 from tests.helpers.runs import recipe, request
 from tests.helpers.tiny import LABELS, facts, tiny_model, uneven_mask
+from tests.helpers.vocabulary import cut_and_checked
 
 pytestmark = pytest.mark.slow
 
@@ -239,7 +239,7 @@ def test_texts_that_it_covers_have_the_same_tokens_and_logits(name: str, tmp_pat
     """WordPiece, BPE of bytes, and Unigram; in memory, saved, and opened by transformers alone."""
     dense = open_checkpoint(str(saved(tmp_path / "dense", name)))
     file = TextFile(text_file(tmp_path / "text", COVERED), SOURCE)
-    smaller = cut_vocabulary(dense, file).checkpoint
+    smaller = cut_and_checked(dense, file).checkpoint
     rows = smaller.model.get_input_embeddings().num_embeddings
     assert len(smaller.tokenizer) == rows == smaller.model.config.vocab_size < len(dense.tokenizer)
     assert dense.model.config.vocab_size == len(dense.tokenizer) + 3
@@ -277,7 +277,7 @@ def test_words_of_a_tagger_have_the_same_tokens_one_by_one(tmp_path):
     tokenizer.save_pretrained(tmp_path / "dense")
     dense = open_checkpoint(str(tmp_path / "dense"))
     file = TextFile(text_file(tmp_path / "text", COVERED), SOURCE)
-    smaller = cut_vocabulary(dense, file).checkpoint
+    smaller = cut_and_checked(dense, file).checkpoint
     assert len(smaller.tokenizer) < len(dense.tokenizer)
     for text in COVERED:
         given, joined, cut = (
