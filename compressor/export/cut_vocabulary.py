@@ -25,7 +25,7 @@ from compressor.model.generation import generation_settings, searched
 from compressor.model.kept_tokens import (
     MARIAN,
     KeptIds,
-    require_kind,
+    require_cuttable,
     tokens_to_keep,
     unknown_pieces,
 )
@@ -65,6 +65,19 @@ class CutVocabulary:
     served: Sequence[ServedTexts] = ()
 
 
+@dataclass(frozen=True)
+class SeenTokens:
+    """The tokens of texts: of what a model reads, and of what it writes if it does.
+
+    Args:
+        ids: of the tokens, ascending.
+        unknown: pieces of the texts that the vocabulary of Marian lacks.
+    """
+
+    ids: list[list[int]]
+    unknown: list[list[str]]
+
+
 def cut_vocabulary(
     checkpoint: Checkpoint,
     source: TextFile | None,
@@ -72,7 +85,7 @@ def cut_vocabulary(
     languages: Collection[str] = (),
     progress: Progress = SILENT,
 ) -> CutVocabulary:
-    """Cut a checkpoint to the tokens of texts; `check_cut` compares it with the whole one.
+    """Leave a checkpoint the tokens of texts; `check_cut` compares it with the whole one.
 
     Args:
         checkpoint: as it was opened, with its languages set.
@@ -87,13 +100,45 @@ def cut_vocabulary(
     """
     if source is None:
         return CutVocabulary(checkpoint, checkpoint)
-    names = " and ".join(file.path.name for file in (source, target) if file is not None)
-    progress.message(f"cutting {names} into tokens …")
-    require_kind(checkpoint)
+    require_cuttable(checkpoint, languages)
     served = served_texts(checkpoint, source, target)
-    seen, unknown = zip(*(x.tokens(checkpoint.tokenizer) for x in served), strict=True)
-    kept = tokens_to_keep(checkpoint, seen, languages)
-    tokenizer = cut_tokenizer(checkpoint, kept, unknown)
+    progress.message(f"{finding(served)} …")
+    seen = find_tokens(served=served, tokenizer=checkpoint.tokenizer)
+    return cut_to(checkpoint, served, seen, languages, progress)
+
+
+def finding(served: Sequence[ServedTexts]) -> str:
+    """What the user reads while `find_tokens` runs."""
+    return f"cutting {' and '.join(texts.file.path.name for texts in served)} into tokens"
+
+
+def find_tokens(*, served: Sequence[ServedTexts], tokenizer: Any) -> SeenTokens:
+    """The tokens that texts have."""
+    found = [texts.tokens(tokenizer) for texts in served]
+    return SeenTokens([sorted(ids) for ids, _ in found], [sorted(x) for _, x in found])
+
+
+def cut_to(
+    checkpoint: Checkpoint,
+    served: Sequence[ServedTexts],
+    seen: SeenTokens,
+    languages: Collection[str] = (),
+    progress: Progress = SILENT,
+) -> CutVocabulary:
+    """Leave a checkpoint some tokens, and what must stay beside them.
+
+    Args:
+        checkpoint: for which `require_cuttable` found nothing.
+        served: texts that it reads and writes.
+        seen: their tokens.
+        languages: codes of a translator's further languages to keep.
+        progress: receives messages.
+
+    Raises:
+        InputError: the tokens do not go together.
+    """
+    kept = tokens_to_keep(checkpoint, seen.ids, languages)
+    tokenizer = cut_tokenizer(checkpoint, kept, seen.unknown)
     model = with_tokens(checkpoint.model, kept.sources, kept.targets)
     (tokens, weights), (total, all_weights) = map(count_tokens, (model, checkpoint.model))
     text = f"{weights:,} of the {all_weights:,} weights that belong to tokens"

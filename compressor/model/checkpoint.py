@@ -112,6 +112,11 @@ class Checkpoint:
         positions = self.entry.most_positions(self.model.config) or POSITIONS
         return int(min(positions, self.tokenizer.model_max_length))
 
+    @property
+    def needs_all_tokens(self) -> str:
+        """Why tokens cannot be units of it, in words; empty: they can."""
+        return why_all_tokens(self.model)
+
     def require_pairs(self) -> None:
         """Raise InputError if a pair of texts has a token type that the model does not know."""
         types = self.entry.token_types(self.model)

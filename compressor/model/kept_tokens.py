@@ -34,8 +34,37 @@ class KeptIds:
     targets: list[int]  # the same list, unless the target has a vocabulary of its own
 
 
-def require_kind(checkpoint: Checkpoint) -> None:
-    """Raise InputError for a tokenizer that cannot be reduced."""
+def require_cuttable(checkpoint: Checkpoint, languages: Collection[str] = ()) -> None:
+    """Check, before texts are read, that a checkpoint can be left with fewer tokens.
+
+    Args:
+        checkpoint: with its languages set.
+        languages: codes of a translator's further languages to keep.
+
+    Raises:
+        InputError: its tokenizer cannot be reduced, or its files contradict each other.
+        UsageError: it has no such language.
+    """
+    _require_kind(checkpoint)
+    name, tokenizer = checkpoint.name, checkpoint.tokenizer
+    if getattr(tokenizer, "separate_vocabs", False) and shares_tables(checkpoint.model):
+        raise InputError(
+            f"the tokenizer of {name} has a vocabulary for each side, and its model one table of "
+            "embeddings for both; leave --source-text out",
+            id="tokenizer-cannot-be-cut",
+        )
+    if checkpoint.entry.decoder is not None:
+        kept_languages(tokenizer, languages, name)
+    known = set[int]().union(*(ids.values() for ids in tokens_by_side(tokenizer)))
+    if unknown := _named_by_generation(checkpoint) - known:
+        raise InputError(
+            f"generation_config.json of {name} names token {min(unknown):,}, which its tokenizer "
+            "does not have; correct it, or leave --source-text out",
+            id="tokenizer-cannot-be-cut",
+        )
+
+
+def _require_kind(checkpoint: Checkpoint) -> None:
     kind, kinds = _kind_of(checkpoint.tokenizer), [*KINDS]
     wanted = f"a {', '.join(KINDS[:-1])} or {KINDS[-1]} tokenizer in a tokenizer.json"
     if checkpoint.entry.decoder is not None:
@@ -58,25 +87,21 @@ def tokens_to_keep(
     tokens, tokens that settings name, the codes of the run's languages.
 
     Args:
-        checkpoint: with its languages set.
+        checkpoint: with its languages set; for which `require_cuttable` found nothing.
         seen: ids of the tokens of texts that it will read; and of an encoder-decoder, of texts that
             it will write.
         languages: codes of a translator's further languages to keep.
 
     Raises:
         InputError: the tokens do not go together.
-        UsageError: it has no such language.
     """
     model: Any = checkpoint.model
     tokenizer: Any = checkpoint.tokenizer
     known = [{*ids.values()} for ids in tokens_by_side(tokenizer)]
     stay, spare = set[int](), set[int]()
-    needed = set[int]()
     if checkpoint.entry.decoder is not None:
         stay, spare = kept_languages(tokenizer, languages, checkpoint.name)
-        needed = tokens_in(vars(model.generation_config))
-    named = tokens_in(vars(model.config))
-    _require_cuttable(checkpoint, needed - known[0] - known[1])
+    needed, named = _named_by_generation(checkpoint), tokens_in(vars(model.config))
     special = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder} - spare
     always = special | named | _inserted_tokens(tokenizer)
     always &= known[0] | known[1]  # configurations name others by default
@@ -94,20 +119,11 @@ def tokens_to_keep(
     return KeptIds(sources, targets)
 
 
-def _require_cuttable(checkpoint: Checkpoint, unknown: Collection[int]) -> None:
-    """Raise InputError for tables that both sides share, or for settings with unknown tokens."""
-    if getattr(checkpoint.tokenizer, "separate_vocabs", False) and shares_tables(checkpoint.model):
-        raise InputError(
-            f"the tokenizer of {checkpoint.name} has a vocabulary for each side, and its model one "
-            "table of embeddings for both; leave --source-text out",
-            id="tokenizer-cannot-be-cut",
-        )
-    if unknown:
-        raise InputError(
-            f"generation_config.json of {checkpoint.name} names token {min(unknown):,}, which its "
-            "tokenizer does not have; correct it, or leave --source-text out",
-            id="tokenizer-cannot-be-cut",
-        )
+def _named_by_generation(checkpoint: Checkpoint) -> set[int]:
+    """Tokens that the settings of an encoder-decoder's search name."""
+    model: Any = checkpoint.model
+    writes = checkpoint.entry.decoder is not None
+    return tokens_in(vars(model.generation_config)) if writes else set()
 
 
 def _before_padding(checkpoint: Checkpoint) -> range:

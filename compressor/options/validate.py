@@ -59,16 +59,13 @@ def require_token_units(asked: str, checkpoint: Checkpoint) -> None:
     Raises:
         UsageError: they cannot, and are asked for.
     """
-    if not asked:
-        return
-    from compressor.model.token_units import why_all_tokens  # imports torch
-
-    if reason := why_all_tokens(checkpoint.model):
-        raise UsageError(
-            f"{asked}: {checkpoint.name} cannot do with fewer tokens, since {reason}; choose heads "
-            "and neurons alone",
-            id="tokens-not-units",
-        )
+    reason = asked and checkpoint.needs_all_tokens
+    refuse(
+        bool(reason),
+        "tokens-not-units",
+        f"{asked}: {checkpoint.name} cannot do with fewer tokens, since {reason}; choose heads and "
+        "neurons alone",
+    )
 
 
 def _check_beams(recipe: Recipe, model: Any) -> None:

@@ -6,15 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from compressor.evaluation.models import evaluate
-from compressor.export.candidate_table import learn_candidates
-from compressor.export.cut_vocabulary import CHECKING, check_cut
 from compressor.export.exported import export_dense, export_saved, other_forms
 from compressor.export.saved import save_model
-from compressor.export.vocabulary import tokens_of_text
 from compressor.options.recipe import Recipe
-from compressor.pipeline.setup import Opened, open_run, prepare
+from compressor.pipeline.setup import open_run, prepare
+from compressor.pipeline.vocabulary import decoder_tokens, with_fewer_tokens
 from compressor.progress import SILENT, Progress
-from compressor.recovery.planning import RecoveryPlan, prepare_recovery
+from compressor.recovery.planning import prepare_recovery
 from compressor.recovery.pruned import prune_units, recover_units
 from compressor.report.defaults import choose_defaults
 from compressor.report.publish import without_paths
@@ -22,12 +20,8 @@ from compressor.report.run_report import Measured, describe_run, gated, publish,
 from compressor.report.schema import Report
 from compressor.selection.choose import select_units
 from compressor.selection.layers import without_layers
-from compressor.steps.context import Context
-from compressor.steps.results import Check
-from compressor.steps.values import DENSE, DecoderTokens, RecoveredModel
+from compressor.steps.values import DENSE, RecoveredModel
 from compressor.storage.files import require_directory
-from compressor.tasks.opened import ModelAndRows
-from compressor.tasks.texts import TextFile
 from compressor.throughput.models import benchmark_models
 
 
@@ -44,12 +38,13 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
     require_directory(output)
     plan, opened = prepare(recipe, output, progress)
     engines, measuring = plan.engines, plan.measuring
-    given, source = opened.inputs, opened.source
+    given = opened.inputs
     with open_run(plan, opened, progress) as context:
         do, state = context.steps.do, context.steps.state
         forms = partial(other_forms, precisions=plan.precisions, engines=engines, context=context)
         started = do(run_metadata, title="reading inputs", command=command)
-        checks = check_vocabulary(opened, context)
+        opened, checks = with_fewer_tokens(opened, plan, context)
+        source = opened.source
         limits = without_layers(opened.prunable.limits, opened=source, context=context)
         title = "exporting the dense model to compare with"
         dense = do(export_dense, engines, title=title, into=state / DENSE, opened=opened.dense)
@@ -99,52 +94,3 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
         report = gated(report, plan.rules, plan.inconclusive)
         publish(report, output, plan.recipes, plan.card, plan.precisions, context)
     return without_paths(report, output)
-
-
-def check_vocabulary(opened: Opened, context: Context) -> list[Check]:
-    """Compare the model that units are removed from with the whole one, if it has fewer tokens."""
-    if opened.cut.kept is None:
-        return []
-    cut, progress = opened.cut, context.progress
-    return context.steps.do(check_cut, title=CHECKING, cut=cut, progress=progress)
-
-
-def decoder_tokens(
-    per_token: int | None, recovery: RecoveryPlan, opened: Opened, context: Context
-) -> DecoderTokens:
-    """The tokens that decoders of pruned models score: all, those of a text, or candidates.
-
-    Args:
-        per_token: candidates of a source token; None: batches have none.
-        recovery: with the text that candidates are learned from.
-        opened: the model, and the text in the target language.
-        context: how to compute.
-    """
-    source, steps = opened.source, context.steps
-    file = opened.inputs.target_text
-    if file is None:
-        tokens = source.task.graphs.output_tokens(source.checkpoint)
-    else:
-        title = f"cutting {file.path.name} into tokens"
-        tokens = steps.do(target_tokens, file, title=title, opened=source, context=context)
-    if per_token is None:
-        return DecoderTokens(tokens)
-    learned = steps.do(
-        learn_candidates,
-        per_token,
-        recovery,
-        tokens,
-        title=f"counting {per_token} candidates of each source token",
-        into=steps.state,
-        opened=source,
-        context=context,
-    )
-    return DecoderTokens(tokens, learned)
-
-
-def target_tokens(file: TextFile, *, opened: ModelAndRows, context: Context) -> list[int] | None:
-    """The tokens of a text in the target language, and those that spell anything; None for all."""
-    report = partial(context.progress.update, "target text", total=None)
-    seen = tokens_of_text(file, opened.checkpoint.tokenizer, report)
-    tokens: list[int] | None = opened.task.graphs.output_tokens(opened.checkpoint, seen)
-    return tokens

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from compressor.export.candidate_table import require_few
-from compressor.export.cut_vocabulary import CutVocabulary, cut_vocabulary
 from compressor.export.exported import export_bytes
 from compressor.export.precision_names import precision_timed, precisions_to_export
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.kept_tokens import require_cuttable
 from compressor.model.location import checkpoint_files
-from compressor.model.token_units import why_all_tokens
 from compressor.options import inputs
 from compressor.options.recipe import Recipe
 from compressor.options.validate import check_device, check_model
@@ -39,6 +38,7 @@ from compressor.storage.version import __version__
 from compressor.tasks import TASKS
 from compressor.tasks.engines import engines_to_measure, pick_device, require_engines
 from compressor.tasks.opened import (
+    DataRows,
     ModelAndRows,
     hold_out,
     require_rows_for_ranks,
@@ -75,8 +75,7 @@ class Opened:
 
     inputs: Inputs
     dense: ModelAndRows  # the model as given, to compare with
-    cut: CutVocabulary  # the model that units are removed from, not checked yet
-    prunable: Prunable  # that model with its rows
+    prunable: Prunable  # what units are removed from
     recovery: RecoveryPlan  # its text is not ready yet
 
     @property
@@ -99,13 +98,13 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
     check_model(recipe, checkpoint)
     if recipe.export.candidates is not None:
         require_few(recipe.export.candidates, checkpoint)
-    tokens = not why_all_tokens(checkpoint.model)
+    tokens = not checkpoint.needs_all_tokens
     recipe = recipe.resolved(device, TASKS[checkpoint.task], tokens=tokens)
     given = open_inputs(recipe, checkpoint, progress)
     plan = plan_run(recipe, given, device, output)
-    texts = given.source_text, given.target_text
-    cut = cut_vocabulary(checkpoint, *texts, plan.languages, progress)
-    return plan, open_models(plan, given, cut, progress)
+    if given.source_text is not None:
+        require_cuttable(checkpoint, plan.languages)
+    return plan, open_model(plan, given, progress)
 
 
 def open_inputs(recipe: Recipe, checkpoint: Checkpoint, progress: Progress) -> Inputs:
@@ -171,28 +170,28 @@ def plan_run(recipe: Recipe, given: Inputs, device: str, output: Path) -> Plan:
     )
 
 
-def open_models(plan: Plan, given: Inputs, cut: CutVocabulary, progress: Progress) -> Opened:
-    """Encode the rows for the model to prune and for the one as given; check what they allow.
+def open_model(plan: Plan, given: Inputs, progress: Progress) -> Opened:
+    """Encode the rows, and check what they and the model allow.
 
     Args:
         plan: what the run is to do.
         given: what it starts from.
-        cut: the model that units are removed from.
         progress: receives messages.
     """
     data = given.data
-    checkpoint = cut.checkpoint
-    rows, calibrated = data.fitted, data.calibration is not None
-    source = with_rows(checkpoint, rows, calibrated=calibrated, progress=progress)
-    dense = source
-    if checkpoint is not given.checkpoint:
-        dense = with_rows(given.checkpoint, rows, calibrated=calibrated)
-    costs = unit_costs(checkpoint, source.task, source.examples)
-    plan.removal.require_enough(costs)
-    recovery = open_recovery(plan.recovery, source, given.reading, progress, plan.removal.learns)
-    require_rows_for_ranks(len(source.examples))
-    prunable = Prunable(source, data, plan.removal.limits, costs)
-    return Opened(given, dense, cut, prunable, recovery)
+    calibrated = data.calibration is not None
+    dense = with_rows(given.checkpoint, data.fitted, calibrated=calibrated, progress=progress)
+    prunable = what_may_go(dense, data, plan.removal)
+    recovery = open_recovery(plan.recovery, dense, given.reading, progress, plan.removal.learns)
+    require_rows_for_ranks(len(dense.examples))
+    return Opened(given, dense, prunable, recovery)
+
+
+def what_may_go(source: ModelAndRows, data: DataRows, removal: RemovalPlan) -> Prunable:
+    """What units are removed from; `UsageError` if it is too large for a budget without them."""
+    costs = unit_costs(source.checkpoint, source.task, source.examples)
+    removal.require_enough(costs)
+    return Prunable(source, data, removal.limits, costs)
 
 
 @contextmanager

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compressor import parallel
 from compressor.errors import UsageError
@@ -49,6 +49,11 @@ class RecoveryPlan:
     def names(self) -> str:
         """The methods, as typed."""
         return "+".join(method.name for method in self.methods)
+
+    def with_tokenizer(self, tokenizer: Any) -> RecoveryPlan:
+        """The same, for a model whose tokenizer has fewer tokens."""
+        text = None if self.text is None else replace(self.text, tokenizer=tokenizer)
+        return replace(self, text=text)
 
 
 def recover(

@@ -23,7 +23,6 @@ from compressor.model.sublayers import (
 )
 from compressor.model.token_selection import hands_on_fewer
 from compressor.model.token_tables import count_tokens
-from compressor.model.token_units import why_all_tokens
 from compressor.model.weights import computed_weights, count_parameters
 from compressor.tasks import TASKS, Example, Task
 from compressor.throughput.multiply_adds import (
@@ -181,7 +180,7 @@ def _least_share(checkpoint: Checkpoint, size: WorkSize) -> float | None:
     if checkpoint.pruning is not None:
         return None
     # Of any share: the limits are the same.
-    budget = Macs(macs=[0.5]).with_default_units(not why_all_tokens(checkpoint.model))
+    budget = Macs(macs=[0.5]).with_default_units(not checkpoint.needs_all_tokens)
     costs = _costs_at(checkpoint, [(size.source, size.target)])
     return budget.least_share(budget.limits(checkpoint.mask), costs)
 
