@@ -63,7 +63,7 @@ class Limits:
         return self.full.without_layers(self.dropped)
 
     def sublayers(self, layers: Sequence[Sublayer]) -> list[Sublayer]:
-        """Those of a model's sublayers whose units may go."""
+        """The sublayers of a model whose units may go."""
         return [layer for layer in layers if units_of(layer.kind) in self.units]
 
     def without_layers(self, layers: Sequence[str]) -> Limits:

@@ -88,7 +88,8 @@ class SearchedUnits(CompetingUnits):
             removal_groups(scores, limits.start, limits.floors, limits.multiples, limits.even)
         ):
             raise UsageError(
-                f"{self.text}: the floors keep all of {limits.start}; lower --floor or --multiple",
+                f"{self.as_typed}: the floors keep all of {limits.start}; lower --floor or "
+                "--multiple",
                 id="floors-too-high",
             )
 

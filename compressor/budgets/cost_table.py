@@ -160,7 +160,7 @@ def choose(scores: Scores, limits: Limits, saved: Mapping[str, Array], speedup: 
         mask = start.without(schedule)
         lost = sum(scores.values[name][unit] for name, unit in schedule)
         # Share of the dense time that is still to be saved, beside what dropped layers save.
-        wanted = 1 / predicted_speedup(mask, saved) - 1 / speedup
+        wanted = 1 - saved_share(mask, saved) - 1 / speedup
         chosen: list[int] | None = [0] * len(items)
         if wanted > 0:
             chosen = cheapest(errors, group_savings(items, mask, saved), wanted)
@@ -228,12 +228,6 @@ def tokens_worked_on(mask: Mask) -> dict[str, float]:
             received = tenths[number] / TOKEN_UNITS
             worked[f"encoder_ffn.{index}"] = received
     return worked
-
-
-def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:
-    """Dense time over the time that is left, by the cost table."""
-    left = 1 - saved_share(mask, saved)
-    return 1 / left if left > 0 else math.inf  # savings of sublayers may add up to more than all
 
 
 def _speedup_of(share: float) -> float:

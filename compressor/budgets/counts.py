@@ -46,7 +46,7 @@ class Counts(Budget):
 
     @property
     def text(self) -> str:
-        """As in `keep 0.5` or `remove 12`."""
+        """The budget in words: `keep 0.5` or `remove 12`."""
         return f"keep {self.keep[0]}" if self.keep else f"remove {self.remove[0]}"
 
     @property
@@ -64,7 +64,7 @@ class Counts(Budget):
         return parse_amount("remove", self.remove[0], full)
 
     def units(self, full: Mask) -> frozenset[Units]:
-        """Those of the pools that it names."""
+        """The units of the pools that it names."""
         return frozenset(units_of(pool) for one in self.each() for pool in one.amounts(full))
 
     def require_possible(self, limits: Limits) -> None:
@@ -78,7 +78,7 @@ class Counts(Budget):
                 unit = f"{UNITS_OF[pool]} of {pool}" if pool in UNITS_OF else pool
                 unit = f"tenths of {unit}" if units_of(pool) == "tokens" else unit
                 raise UsageError(
-                    f"{self.text} leaves {wanted:,} {unit}, but the floors of its {len(sizes)} "
+                    f"{self.as_typed} leaves {wanted:,} {unit}, but the floors of its {len(sizes)} "
                     f"sublayers need {needed:,}; keep more, or lower --floor (0 lets a sublayer "
                     "lose all)",
                     id="floors-too-high",
@@ -89,7 +89,7 @@ class Counts(Budget):
         return self.amounts(full), None
 
     def choose(self, limits: Limits, scorer: Scorer) -> Choice:
-        """Remove the units with the lowest scores, as many at once as `scorings` says."""
+        """Remove the units with the lowest scores, in as many steps as `scorings` says."""
 
         def cut_to(target: Mapping[str, int], scores: Scores, mask: Mask) -> Mask:
             return select(scores, mask, target, limits.floors, limits.multiples)
@@ -125,7 +125,7 @@ def step_targets(full: Mask, keep: Mapping[str, int], steps: int) -> list[dict[s
 
 
 class Penalty(Budget):
-    """As many heads as a penalty on open gates leaves (hard concrete gates)."""
+    """The heads that a penalty on open gates leaves (hard concrete gates)."""
 
     penalty: Positive = option(
         selects=True, help="hard-concrete: lambda, nats per open head, instead of heads to keep."
@@ -135,7 +135,7 @@ class Penalty(Budget):
 
     @property
     def text(self) -> str:
-        """As in `penalty 0.05`."""
+        """The budget in words: `penalty 0.05`."""
         return f"penalty {self.penalty:g}"
 
     def units(self, full: Mask) -> frozenset[Units]:
@@ -169,7 +169,7 @@ class Macs(CompetingUnits):
 
     @property
     def text(self) -> str:
-        """As in `macs 0.5`."""
+        """The budget in words: `macs 0.5`."""
         return f"macs {self.macs[0]:.15g}"
 
     @property

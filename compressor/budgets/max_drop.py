@@ -6,6 +6,7 @@ also lucky on its rows, so its result is judged once more on held-out rows. docs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -33,12 +34,7 @@ def error_of_look(number: int) -> float:
     return ERROR / 2.0**number
 
 
-def within(candidate: QualityCandidate, drop: float) -> bool:
-    """Whether the measured drop is at most `drop`; false for NaN."""
-    return keeps(candidate.comparison, drop)
-
-
-def keeps(comparison: Comparison, drop: float) -> bool:
+def is_within(comparison: Comparison, drop: float) -> bool:
     """Whether a measured drop, on the metric's own scale, is at most `drop`; false for NaN."""
     return -comparison.difference <= drop + ROUNDING
 
@@ -46,7 +42,7 @@ def keeps(comparison: Comparison, drop: float) -> bool:
 def accepted(candidate: QualityCandidate, drop: float, proof: Proof) -> bool:
     """Whether the measured drop is within `drop`, and where `proof` asks for it the bound, too."""
     is_proven = -candidate.bound <= drop + ROUNDING
-    return within(candidate, drop) and (proof == "measured" or is_proven)
+    return is_within(candidate.comparison, drop) and (proof == "measured" or is_proven)
 
 
 def search(last: int, accepts: Callable[[int], bool]) -> int:
@@ -82,9 +78,9 @@ def find(
 ) -> SearchResult:
     """Search for the largest cut, up to `last`, within a limit; held-out rows confirm it.
 
-    `judge` builds the model at a position and judges it on the rows of the search, or in the look
-    of a number from 1 on the held-out rows. Where none can be proven, the result is the largest cut
-    that was within the limit as measured, of those looked at on the held-out rows there as well.
+    `judge(position, look)` builds the model at a position and judges it: for look 0 on the rows of
+    the search, for looks from 1 on the held-out rows. Where none can be proven, the result is the
+    largest cut whose measured drop on the held-out rows is within the limit.
     """
     candidates: dict[int, QualityCandidate] = {}
     looks: dict[int, QualityCandidate] = {}
@@ -109,13 +105,15 @@ def find(
         while position and not accepts(position):
             position //= 2
     if position == 0:
-        position = max((p for p, seen in looks.items() if within(seen, drop)), default=0)
+        position = max(
+            (p for p, seen in looks.items() if is_within(seen.comparison, drop)), default=0
+        )
     is_proven = position > 0 and accepted(looks[position], drop, "bound")
     return SearchResult(position, is_proven, list(candidates.values()), list(looks.values()))
 
 
 class MaxDrop(SearchedUnits):
-    """As few units as lose no more than this of the main metric."""
+    """The smallest model that loses no more than this of the main metric."""
 
     max_drop: NonNegative = option(
         selects=True,
@@ -135,7 +133,7 @@ class MaxDrop(SearchedUnits):
 
     @property
     def text(self) -> str:
-        """As in `max-drop 0.3`."""
+        """The budget in words: `max-drop 0.3`."""
         return f"max-drop {self.max_drop:.15g}"
 
     def choose(
@@ -170,10 +168,13 @@ class MaxDrop(SearchedUnits):
         if result.position == 0:
             seen = result.looks or result.candidates
             best = max(seen, key=lambda candidate: candidate.comparison.difference)
+            least = -best.comparison.difference
+            if math.isfinite(least):  # rounded up, so that it can be allowed
+                least = math.ceil(100 * (least - ROUNDING)) / 100
             raise UsageError(
-                f"{self.as_typed}: no smaller model loses as little; of those tried, the one with "
-                f"{path.mask(best.position)} loses least, {-best.comparison.difference:.2f} "
-                f"{judge.metric}; allow that much, or add --recover reconstruct+distill",
+                f"{self.as_typed}: no smaller model that was tried is within it; the one with "
+                f"{path.mask(best.position)} loses least, {least:.2f} {judge.metric}; allow that "
+                "much, or add --recover reconstruct+distill",
                 id="max-drop-unreachable",
             )
         search = QualitySearch(
@@ -204,7 +205,7 @@ class MaxDrop(SearchedUnits):
         error = error_of_look(max(look, 1))
         judged = judge.candidate(cut, scores, error, held_out=look > 0)
         is_accepted = accepted(judged, self.max_drop, self.drop_proof)
-        refused = "not proven" if within(judged, self.max_drop) else "refused"
+        refused = "not proven" if is_within(judged.comparison, self.max_drop) else "refused"
         report(
             f"  {'on the held-out rows: ' if look else ''}{cut.mask}: "
             f"{judged.comparison.metric} {judged.comparison.difference:+.2f}, bound "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,8 +55,10 @@ class RemovalPath:
         for position, left in enumerate(self.shares):
             if left <= share + rounding:
                 return position
+        # Rounded up, so that it can be asked for.
+        least = math.ceil(1000 * (self.shares[-1] - rounding)) / 1000
         raise UsageError(
-            f"--macs {share:g} is too low; the minimum is {self.shares[-1]:.3f}; ask for more, or "
+            f"--macs {share:g} is too low; the minimum is {least:.3f}; ask for more, or "
             "prune both heads and neurons (or all, with tokens) with --floor 0",
             id="macs-unreachable",
         )

@@ -173,7 +173,7 @@ class ShapeSearch:
             UsageError: no candidate is fast enough.
             TooShortError: before any candidate was trained.
         """
-        lowest(self.depth, self._rank_without)
+        self._rank_without(lowest(self.depth, self._rank_without))
         best = self._first()
         # Which layers stay: with as many, those whose skipping changes predictions least go.
         dropped: list[str] = []

@@ -56,9 +56,14 @@ class Speedup(SearchedUnits):
 
     @property
     def text(self) -> str:
-        """As in `speedup 1.3 at batch 16`."""
+        """The budget in words: `speedup 1.3 at batch 16`."""
         engine = "" if self.at_engine is None else f" in {self.at_engine}"
         return f"speedup {self.speedup:.15g} at batch {self.at_batch}{engine}"
+
+    @property
+    def as_typed(self) -> str:
+        """The option that chose it: `--speedup 1.3`."""
+        return f"--speedup {self.speedup:.15g}"
 
     @property
     def needs_training(self) -> str:

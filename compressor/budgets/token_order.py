@@ -18,7 +18,7 @@ Values = Sequence[Sequence[float]]  # of each layer, by the tenths that it hands
 
 
 def error_per_cost(error: float, cost: float) -> float:
-    """Infinite where nothing is saved, but 0 where nothing is lost either."""
+    """The error over the cost; 0 where nothing is lost, else infinite where nothing is saved."""
     if error <= 0:
         return 0.0
     return error / cost if cost > 0 else math.inf

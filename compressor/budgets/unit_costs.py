@@ -31,13 +31,13 @@ class UnitCosts:
 
     Args:
         dense: of the whole dense model.
-        units: kind of sublayer -> of one of its units.
-        tokens: how many a translator's dense decoder scores; 0 for a classifier.
-        token: of one of them.
-        units_of_one_token: kind -> of one of its units in the last layer, where that computes one
-            token alone; empty where it computes all.
-        by_tokens: kind -> the same by the tokens that a layer works on; empty where all layers work
-            on all.
+        units: kind of sublayer -> of one head or neuron.
+        tokens: vocabulary entries that a translator's dense decoder scores; 0 for a classifier.
+        token: of scoring one vocabulary entry.
+        units_of_one_token: as `units`, in a last layer that computes one token alone; empty where
+            it computes all.
+        by_tokens: as `units`, by the tenths of a row's tokens that a layer works on; empty where
+            all layers work on all.
     """
 
     dense: float
@@ -74,7 +74,12 @@ class UnitCosts:
         return costs
 
     def share(self, mask: Mask, tokens: int | None = None) -> float:
-        """What a mask leaves of them; `tokens` are the pruned model's, None for as many."""
+        """The share of the dense model's multiply-adds that a mask leaves.
+
+        Args:
+            mask: the units that are kept.
+            tokens: vocabulary entries that the pruned decoder scores; None: as many as the dense.
+        """
         saved = 0.0 if tokens is None else self.token * (self.tokens - tokens)
         full = Mask({name: (True,) * len(flags) for name, flags in mask.keep.items()})
         dense, left = self.per_unit(full), self.per_unit(mask)
@@ -84,7 +89,7 @@ class UnitCosts:
 
 
 def token_sublayers(mask: Mask) -> list[str]:
-    """Names of what says how many tokens each encoder layer that is left, but the last, hands on.
+    """Names of the token sublayers of the encoder layers that are left, but the last.
 
     Empty where tokens are no units.
     """
@@ -130,7 +135,7 @@ class WorkLeft:
         return saved
 
     def of_tokens(self) -> list[list[float]]:
-        """What it costs that a layer hands on 0 to `TOKEN_UNITS` tenths, for each that does.
+        """Multiply-adds by the tenths that a layer hands on, [token sublayers][TOKEN_UNITS + 1].
 
         That is its own work on these tokens, and all that the next layer does of each that it gets.
         """

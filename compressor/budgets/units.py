@@ -94,11 +94,13 @@ def parse_multiples(text: str) -> dict[str, int]:
 def parse_floors(text: str, full: Mask) -> dict[str, int]:
     """Read `--floor`: `1` (of heads), or per pool `cross=2,neurons=64,tokens=0.2`.
 
-    Kinds that are not named get 1 head, no neuron, or a tenth of the tokens.
+    Kinds that are not named get 1 head, no neuron, or a tenth of the tokens. What is said of a kind
+    counts more than what is said of all heads, neurons or tokens, wherever it stands.
     """
     least = {HEADS: 1, NEURONS: 0, TOKENS: LEAST_TOKENS}
     floors = {kind: least[units_of(kind)] for kind in full.kinds()}
-    for pool, amount in _parts("--floor", text, _pools(full), HEADS).items():
+    parts = _parts("--floor", text, _pools(full), HEADS).items()
+    for pool, amount in sorted(parts, key=lambda part: part[0] in UNITS_OF):  # kinds last
         if units_of(pool) == TOKENS:
             share = _fraction(amount) or 0.0
             number = math.ceil(share * TOKEN_UNITS - 1e-9)  # 0.7 x 10 is more than 7

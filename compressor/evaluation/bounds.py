@@ -30,7 +30,7 @@ class LowerBound:
 
     value: float
     # Estimated number of rows that raises the bound to the limit at the measured difference; None
-    # if the measured drop is not below the limit.
+    # if the measured drop is not below the limit, or for `MOST_ROWS` and more.
     rows: int | None
 
 
@@ -111,7 +111,8 @@ def rows_to_settle(comparison: Comparison, rows: int, limit: float) -> int | Non
         limit: the allowed drop, on the metric's scale.
 
     Returns:
-        None if the drop is so near to the limit that no number of rows suffices.
+        None if no number of rows below `MOST_ROWS` suffices, without rows, and for values that are
+        not finite.
     """
     if rows < 1 or not _is_finite(comparison):
         return None
@@ -190,7 +191,7 @@ def rows_for_score_bound(lost: int, won: int, rows: int, limit: float, alpha: fl
         alpha: one-sided error probability.
 
     Returns:
-        None if the measured loss is not below the limit.
+        None if the measured loss is not below the limit, or for `MOST_ROWS` and more.
     """
     room = limit - (lost - won) / rows
     if room <= 0:

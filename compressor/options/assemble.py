@@ -44,7 +44,7 @@ class Request(Options):
 
     @classmethod
     def needed(cls, values: Values) -> list[str]:
-        """Flags that these options lack, too, where a message tells what is missing."""
+        """Further flags that a message about missing options names."""
         return []
 
     def check(self) -> None:
@@ -245,7 +245,9 @@ def assemble(
 def missing_options(
     request: type[Request], values: Values, others: Sequence[str] = ()
 ) -> list[str]:
-    """What a request needs and is not given: flags, and the ways to say what exactly one says.
+    """The options that a request needs and is not given, as flags.
+
+    For a choice, such as the budget, all flags that make it.
 
     Args:
         request: its class.

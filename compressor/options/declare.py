@@ -45,7 +45,8 @@ def option(
         help: what `--help` and docs/options.md say of it.
         name: of the option, where it differs from the field's.
         short: a second flag of one letter.
-        only_with: the option that this one needs (`calibration`).
+        only_with: what must be given for this one to have an effect (`calibration`), or have a
+            value (`drop_layers=search`).
         selects: giving it chooses its class among several (`assemble.Chosen`).
         panel: heading in `--help`, where it differs from its class's.
         first: it stands at the top of its panel, as those with `short` or `selects` do.

@@ -269,7 +269,7 @@ class Benchmark(Options):
         help="Least seconds of timing per batch size and model, in the mean over the models.",
     )
     threads: Threads | None = option(
-        None, help="CPU threads of the runtime. Default: one for each physical core."
+        None, help="CPU threads of the runtime. Default: all cores that the process may use."
     )
     cuda_graphs: bool = CUDA_GRAPHS
 
@@ -277,11 +277,6 @@ class Benchmark(Options):
         """Keywords of `compressor.throughput.benchmark`."""
         settings = self.model_dump()
         return {"batch_sizes": settings.pop("batch_size"), **settings}
-
-    @property
-    def sizes(self) -> str:
-        """The batch sizes, for messages."""
-        return ", ".join(map(str, self.batch_size))
 
 
 class Builds(Options):

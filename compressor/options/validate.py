@@ -77,7 +77,7 @@ def _check_beams(recipe: Recipe, model: Any) -> None:
 
 
 def check_options(sections: Iterable[Options | None], task: Task, model: str) -> None:
-    """Raise `UsageError` for options that other tasks have and that of the named model has not."""
+    """Raise `UsageError` for options that other tasks have alone."""
     for section in filter(None, sections):
         for option in declared_by(type(section)):
             value = getattr(section, option.field)
@@ -118,6 +118,6 @@ def _require_of_task(flag: str, value: object, task: Task, model: str) -> None:
 
 
 def check_score(request: ScoreRequest, checkpoint: Checkpoint) -> None:
-    """Raise `UsageError` if `compress score` is to score what are no units of a model."""
+    """Raise `UsageError` if `compress score` names tokens and a model needs them all."""
     asked = f"--prune {request.prune}" if "tokens" in UNITS_TO_PRUNE[request.prune] else ""
     require_token_units(asked, checkpoint)

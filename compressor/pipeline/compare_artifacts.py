@@ -78,12 +78,15 @@ def bench_artifacts(
     progress: Progress = SILENT,
     memory: bool = True,
 ) -> Throughput:
-    """Interleaved throughput of artifacts, speed-ups against the first; errors as above.
+    """Interleaved throughput of artifacts, speed-ups against the first.
 
     With several engines the first artifact is also taken for the dense model that every build is
     compared with, in its own engine and in the fastest. Multiply-adds are compared where an
     artifact records its units (`units.json`); a directory without holds the dense model.
     Without precisions it takes the artifacts' default, which must be the same.
+
+    Raises:
+        UsageError, InputError, EnvironmentProblem: as `evaluate_artifacts`.
     """
     rows, builds, device = _open(directories, request, progress)
     precisions = named_precisions(request.builds.precision)

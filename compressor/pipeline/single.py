@@ -41,7 +41,12 @@ from compressor.tasks.texts import TextFile
 
 
 def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scores:
-    """Score every unit of a dense checkpoint with a method and calibration rows."""
+    """Score the units of a dense checkpoint that `--prune` names.
+
+    Raises:
+        UsageError: the method, or the units, do not go with the model.
+        InputError: the model or the rows cannot be used.
+    """
     device = pick_device(request.device, progress)
     checkpoint = inputs.load(request.model)
     request.method.check_task(TASKS[checkpoint.task])

@@ -29,7 +29,7 @@ class Verified:
 
 
 def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
-    """Check all files against the manifest, graphs against their description, against weights.
+    """Check all files against the manifest, and graphs against their description and the weights.
 
     Raises:
         InputError: a file is missing, damaged, of another artifact, or not listed.

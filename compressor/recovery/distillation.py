@@ -9,7 +9,7 @@ or 1 minus the cosine of their embeddings (`Task.divergence`), so no labels are 
 
     mean over layers of  mean |h_dense - h_pruned|^2 / variance of h_dense,
 
-over the real tokens that the pruned model has left (`compressor.recovery.teacher`).
+over the real tokens that the pruned model has left (`compressor.recovery.hidden_states`).
 docs/recovery.md has measurements.
 """
 

@@ -120,8 +120,8 @@ class Teacher:
             batch: on the device.
 
         Returns:
-            Predictions [loss terms, classes, vocabulary or width] in float32, and the hidden states
-            after each block, [real tokens, width].
+            Predictions in float32, [loss terms, classes], or tokens or the width of an embedding in
+            place of classes; and the hidden states after each block, [real tokens, width].
         """
         known = [row in self.kept for row in batch.rows]
         # With a sharded model, all ranks read all rows from the cache, or all compute all rows.

@@ -54,7 +54,7 @@ def require_replaceable(directory: Path, names: Sequence[str], option: str = "--
 
 
 def render(report: Report, name: str) -> str:
-    """Write a report in one format.
+    """Render a report in one format.
 
     Args:
         report: The report.
@@ -74,7 +74,7 @@ def render(report: Report, name: str) -> str:
 def render_reports(
     report: Report, directory: Path, names: Sequence[str] = DEFAULT_FORMATS
 ) -> dict[Path, str]:
-    """Write a report in several formats, of one view.
+    """Render a report in several formats, from one view.
 
     Args:
         report: The report.

@@ -113,7 +113,6 @@ def difference(report: Report, build: Variant, compared: Comparison, against: st
     return Difference(
         style=facts.metric_style(compared.metric),
         against=against,
-        reference=compared.dense,
         score=compared.pruned,
         difference=compared.difference,
         interval=facts.interval_of(compared, rows),

@@ -113,7 +113,7 @@ def _card_view(view: ReportView, variant: Variant, known: CardFacts) -> CardView
 
 
 def _front_matter(report: Report, variant: Variant, known: CardFacts) -> Markup:
-    """Values are written as JSON, which is YAML whatever they contain; a list of one as that."""
+    """The front matter. Values are JSON, which is YAML, too; a list of one item is that item."""
     fields = {name: x for name, x in asdict(known).items() if x} | {
         "pipeline_tag": TASKS[report.task].pipeline_tag,
         "library_name": "onnx",

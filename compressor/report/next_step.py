@@ -17,9 +17,8 @@ from compressor.report.rules import MaxDropRule, MaxMacsRule, MinSpeedupRule, ch
 from compressor.report.schema import Report
 from compressor.report.view import NextStep
 from compressor.steps.results import Outcome, Timing, Variant
+from compressor.storage.manifest import RECIPE
 from compressor.tasks import TASKS
-
-RECIPE = "recipe.yaml"
 
 
 def next_step(report: Report, directory: Path) -> NextStep | None:

@@ -88,7 +88,7 @@ def _units(report: Report) -> Mapping[str, tuple[UnitsPanel, ...]]:
 
 
 def _panel(variant: Variant, kind: str) -> UnitsPanel:
-    """Of tokens all encoder layers, so that they stand beside their heads and neurons."""
+    """The panel of a kind; of tokens with all encoder layers, beside their heads and neurons."""
     kept, is_tokens = facts.kept_of(variant, kind), kind == TOKEN_KIND
     count = f"{kept.kept:,} of {kept.total:,}"
     title = f"{facts.kind_label(kind)}: {count}"

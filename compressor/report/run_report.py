@@ -33,15 +33,13 @@ from compressor.steps.results import (
 from compressor.steps.store import STATE
 from compressor.steps.values import DENSE
 from compressor.storage.hashes import sha256_of
-from compressor.storage.manifest import CARD, MANIFEST, manifest_of
+from compressor.storage.manifest import CARD, MANIFEST, RECIPE, manifest_of
 from compressor.storage.outputs import require_written_by_run, write_manifest, write_outputs
 from compressor.storage.version import __version__
 from compressor.tasks.opened import DataRows
 from compressor.tasks.rows import Reading
 from compressor.tasks.texts import TextFile
 from compressor.throughput import hardware
-
-RECIPE = "recipe.yaml"
 
 
 @dataclass(frozen=True)

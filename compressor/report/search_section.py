@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from compressor.budgets.max_drop import within
+from compressor.budgets.max_drop import is_within
 from compressor.model.sublayers import TOKEN_UNITS
 from compressor.report import facts, numbers
 from compressor.report.gains import with_speedup
@@ -87,7 +87,7 @@ def _for_drop(report: Report, search: QualitySearch) -> SearchSection:
 def _candidate(
     search: QualitySearch, candidate: QualityCandidate, rows: int, *, held_out: bool
 ) -> CandidateRow:
-    refused = "not proven" if within(candidate, search.drop) else "refused"
+    refused = "not proven" if is_within(candidate.comparison, search.drop) else "refused"
     tenths = candidate.handed_on
     tokens = facts.Kept(sum(tenths), TOKEN_UNITS * len(tenths), is_share=True) if tenths else None
     return CandidateRow(
@@ -132,5 +132,8 @@ def _rows_needed(search: QualitySearch) -> dict[int, int]:
     return {
         x.position: math.ceil(x.rows_needed * rows / side)
         for x, side in sides
-        if x.rows_needed is not None and side and not x.accepted and within(x, search.drop)
+        if x.rows_needed is not None
+        and side
+        and not x.accepted
+        and is_within(x.comparison, search.drop)
     }

@@ -33,12 +33,12 @@ def conclusion(report: Report, headline: Headline | None) -> str:
         text += f", hands on {tokens_handed_on(variant.handed_on)}, and has {work}"
     elif "neurons" in facts.lost(variant):
         text += f", {work}"
-    text += f": {gains(report, headline.build)}"
+    text += f": {gains_text(report, headline.build)}"
     if not _compared_in_speed(headline.build):
         return f"{text}; speed not measured."
     text += over_fastest_dense(report, headline)
     alone = headline.dense_alone
-    gained = "was not measured" if alone is None else f"is {gains(report, alone)}"
+    gained = "was not measured" if alone is None else f"is {gains_text(report, alone)}"
     return f"{text}; dense {facts.low_precision(report, variant)} alone {gained}."
 
 
@@ -113,7 +113,7 @@ def units_by_kind(mask: Mask) -> str:
     return "; ".join(texts)
 
 
-def gains(report: Report, build: BuildSummary) -> str:
+def gains_text(report: Report, build: BuildSummary) -> str:
     """How fast, how large, and at what difference in quality, against dense."""
     smaller = report.dense.onnx_bytes / max(build.onnx_bytes, 1)
     size = f"{numbers.fixed(smaller, 1)} times smaller" if round(smaller, 1) > 1 else "not smaller"
@@ -292,7 +292,7 @@ def refused_build(report: Report, build: Variant, summary: BuildSummary) -> str:
     reason = why_not_default(build)
     if not reason:
         return ""
-    return f"{build.name} {reason}, so it is not the default; it is {gains(report, summary)}."
+    return f"{build.name} {reason}, so it is not the default; it is {gains_text(report, summary)}."
 
 
 # --- where it was measured, and the gate

@@ -96,7 +96,7 @@ def without_column(table: ReportTable, title: str) -> ReportTable:
 def columns(text: str, *numeric: str) -> tuple[Column, ...]:
     """Columns by their titles: `text` separated by commas, then numeric ones.
 
-    A title after `>` in `text` is numeric, too: `Model, >Score, ResultCell`.
+    A title after `>` in `text` is numeric, too: `Model, >Score, Result`.
     """
     titles = text.split(", ")
     mixed = tuple(Column(title.removeprefix(">"), title.startswith(">")) for title in titles)
@@ -121,7 +121,7 @@ def render_text(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> str
     for cells in lines:
         spaces = (" " * (width - cell_len(x)) for x, width in zip(cells, widths, strict=True))
         parts = zip(cells, spaces, right, strict=True)
-        padded = [space + cell if left else cell + space for cell, space, left in parts]
+        padded = [space + cell if is_right else cell + space for cell, space, is_right in parts]
         texts.append("  ".join(padded).rstrip())
     return "\n".join(texts)
 

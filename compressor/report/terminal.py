@@ -128,9 +128,9 @@ def gate_text(view: ReportView) -> str:
 
 
 def scores_text(scores: Scores) -> str:
-    """Every head's score, of neurons, of which there are thousands, the quartiles, and of tokens.
+    """Tables of scores: every head's, and of the neurons of a sublayer the quartiles.
 
-    Those are of the tenths that each layer hands on, the most significant first.
+    Those of tokens are of the tenths that each layer hands on, the most significant first.
     """
     by_units: dict[str, list[list[str]]] = {}
     for name, values in scores.values.items():

@@ -32,9 +32,8 @@ class Difference:
 
     style: MetricStyle  # of the metric
     against: str  # the other build
-    reference: float  # its score
     score: float
-    difference: float  # score - reference
+    difference: float  # from the other build's score
     interval: Interval  # 95 %, of the difference: the one that gate rules are held against
     p_value: float
     judgment: Judgment
@@ -189,7 +188,7 @@ class SearchSection:
     candidates: tuple[CandidateRow, ...] = ()  # of a search for a drop
     tries: tuple[SpeedTry, ...] = ()  # of a search for a speed-up
     layers: tuple[LayersTry, ...] = ()
-    training: str = ""  # of which the layers were recovered
+    training: str = ""  # how the tried layers were recovered, in words
     costs: CostTable | None = None
 
 

@@ -120,7 +120,7 @@ def choose(
     opened: Prunable,
     context: Context,
 ) -> ChosenUnits:
-    """What a budget chooses, which gets what it asks for (see `Budget.choose`).
+    """Let a budget choose units; it gets what its `choose` names as parameters.
 
     Args:
         artifact: its name, its budget and how units are scored.
@@ -177,7 +177,7 @@ def timer_of(
     opened: Prunable,
     context: Context,
 ) -> RunTimer:
-    """What times candidates for a budget."""
+    """The timer of a budget's candidates."""
     assert measuring.timing is not None
     engine = budget.timed_engine or dense.model.engine
     return RunTimer(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compressor import evaluation, parallel
-from compressor.budgets.max_drop import keeps
+from compressor.budgets.max_drop import is_within
 from compressor.budgets.removal_path import PathCut
 from compressor.evaluation.answers import answers
 from compressor.evaluation.models import answer_rows, source_of
@@ -202,7 +202,7 @@ def try_cut(
         searched = answers(directory, data.search, context.device, beams, context.progress)
         held_out: list[str] = []
         compared = compare_main(data.search, reference, searched, resamples, context.seed)
-        if keeps(compared, artifact.budget.allowed_drop):
+        if is_within(compared, artifact.budget.allowed_drop):
             held_out = answers(directory, data.test, context.device, beams, context.progress)
     return CandidateAnswers(searched, held_out)
 

@@ -31,8 +31,11 @@ FROM_FILE = {"file": True}  # validation context of what is read from a file
 ROUNDING = 1e-9
 
 
-def _is_number(value: Any, info: ValidationInfo) -> Any:
-    """Reject truth values, which pydantic takes for 0 and 1; in a file also infinities."""
+def _checked_number(value: Any, info: ValidationInfo) -> Any:
+    """The value; ValueError for truth values, which pydantic takes for 0 and 1.
+
+    In a file also for text but `NaN`, and for numbers from 2^63 on, infinities included.
+    """
     refused = isinstance(value, bool)
     if info.context and isinstance(value, str):
         refused = value != "NaN"
@@ -43,9 +46,9 @@ def _is_number(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
-def _is_ratio(value: Any, info: ValidationInfo) -> Any:
-    """Accept a number, or infinity: over the multiply-adds of a pruned model that has none left."""
-    return value if value in ("Infinity", math.inf) else _is_number(value, info)
+def _checked_ratio(value: Any, info: ValidationInfo) -> Any:
+    """The value, a number or infinity: a pruned model may have no multiply-adds left."""
+    return value if value in ("Infinity", math.inf) else _checked_number(value, info)
 
 
 def _record_path(path: Path, info: SerializationInfo) -> str:
@@ -65,9 +68,9 @@ RECORDED, READ = "recorded", "read"
 OutputPath = Annotated[Path, PlainSerializer(_record_path), AfterValidator(_read_path)]
 
 # JSON has no NaN; as the string "NaN" it can be written and read back.
-Number = Annotated[float, BeforeValidator(_is_number)]
-Ratio = Annotated[float, BeforeValidator(_is_ratio)]
-Whole = Annotated[int, BeforeValidator(_is_number)]
+Number = Annotated[float, BeforeValidator(_checked_number)]
+Ratio = Annotated[float, BeforeValidator(_checked_ratio)]
+Whole = Annotated[int, BeforeValidator(_checked_number)]
 Interval = tuple[Number, Number]
 
 

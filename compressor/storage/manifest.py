@@ -21,6 +21,7 @@ MANIFEST = "manifest.json"
 GRAPHS_FILE = "graphs.json"  # which graphs there are; names the others, so it is written last
 CARD = "README.md"  # the model card of a checkpoint
 REPORT = "report.json"  # the results of a run
+RECIPE = "recipe.yaml"  # the resolved options of a run
 # What loading a checkpoint reads in its directory. Of code and templates only existing files count:
 # this tool needs neither, and downloads leave them out.
 _CHECKPOINT = (

@@ -236,7 +236,7 @@ def _by_tokens(kind: str, shape: ModelShape, count: Callable[[ModelShape], float
     """Multiply-adds of one unit of a kind by the tokens that its layer works on."""
 
     def cost(layer: int, received: int, handed_on: int) -> float:
-        """Of a unit of one of three layers that have no other."""
+        """Multiply-adds of one unit of the kind, in one of three layers that have no other."""
         one, none = (tuple(n * (layer == x) for x in range(3)) for n in (1, 0))
         heads, neurons = (one, none) if UNITS_OF[kind] == "heads" else (none, one)
         without = replace(

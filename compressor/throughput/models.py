@@ -63,6 +63,7 @@ def time_models(
         config=config,
         rows=rows,
         device=context.device,
+        seed=context.seed,
         progress=context.progress.message,
         **settings,
     )

@@ -32,7 +32,7 @@ class RunTimer:
     """Times choices of units against the dense model (`budgets.Timer`)."""
 
     dense: Exported
-    scored: DecoderTokens  # by decoders without units; the dense model's scores all
+    scored: DecoderTokens  # tokens that decoders of smaller models score
     engine: str
     precision: str  # of the dense model's engine; others are timed in float32
     settings: Mapping[str, Any]  # keywords of `benchmark`
@@ -80,7 +80,7 @@ def time_masks(
         masks: name of each subject -> the units that it keeps.
         batch: rows in a batch.
         dense: the dense model, exported in the precision.
-        scored: tokens that decoders without units score.
+        scored: tokens that decoders of smaller models score.
         engine: that is timed.
         precision: that is timed.
         settings: keywords of `benchmark`.
@@ -103,7 +103,12 @@ def time_masks(
             context.progress.update("graphs", number, len(masks))
         how = {**settings, "batch_sizes": [batch], "memory": False}
         return benchmark(
-            subjects, rows=rows, device=context.device, progress=context.progress.message, **how
+            subjects,
+            rows=rows,
+            device=context.device,
+            seed=context.seed,
+            progress=context.progress.message,
+            **how,
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -132,7 +133,9 @@ class Trainings:
         return self.lost(mask.dropped)
 
 
-def search(trainings: Trainings, *, least: int = 0, **options) -> tuple[ShapeSearch, list[str]]:
+def search(
+    trainings: Trainings, *, least: int = 0, limits: Limits = LIMITS, **options
+) -> tuple[ShapeSearch, list[str]]:
     """Candidates reach the speed if at least so many layers are gone."""
     said: list[str] = []
 
@@ -146,7 +149,7 @@ def search(trainings: Trainings, *, least: int = 0, **options) -> tuple[ShapeSea
         return Choice(limits.start, Scores({}, "", "", {}), "1 choice timed", found)
 
     made = ShapeSearch(
-        LIMITS, Layers(), trainings, choose_units, options.get("minutes"), said.append,
+        limits, Layers(), trainings, choose_units, options.get("minutes"), said.append,
         trainings.clock,
     )  # fmt: skip
     return made, said
@@ -173,6 +176,15 @@ def test_the_number_of_decoder_layers_is_the_one_that_trains_best(best):
     assert f"the best of {len(trainings.trained)} candidates after" in choice.text
     # Told before the first training.
     assert said[0].startswith(f"  candidates of equal speed get {MOST_STEPS} steps")
+
+
+def test_a_decoder_of_one_layer_keeps_it():
+    """Nothing is to be found out, and the choice of units is the run's."""
+    sublayers = [name for name in FULL.keep if not name.endswith((".1", ".2", ".3", ".4", ".5"))]
+    one = replace(LIMITS, full=Mask({name: FULL.keep[name] for name in sublayers}))
+    assert one.full.layers()[-1] == "decoder.0"
+    made, _ = search(Trainings(Clock(), by_number(0)), limits=one)
+    assert made.best().mask.dropped == frozenset()
 
 
 def test_other_layers_of_the_best_number_are_tried_and_taken_if_they_train_better():

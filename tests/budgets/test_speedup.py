@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -16,8 +17,8 @@ from compressor.budgets.cost_table import (
     choose,
     layer_costs,
     next_share,
-    predicted_speedup,
     reach,
+    saved_share,
     savings,
     share_between,
     trial_mask,
@@ -132,7 +133,7 @@ def test_choice_reaches_the_speedup_at_least_loss(seed, even):
     mask = choose(found, replace(LIMITS, even=even), SAVED, wanted)
     counts = mask.counts()
     assert all(len({counts[name] for name in names}) == 1 for names in together)
-    assert predicted_speedup(mask, saved) >= wanted
+    assert saved_share(mask, saved) >= 1 - 1 / wanted
     removed = sum(
         score
         for name in HEADS
@@ -153,7 +154,14 @@ def test_floors_hold_and_what_they_forbid_is_not_reachable():
         assert mask.counts() == {
             "encoder_self.0": 1, "encoder_self.1": 1, "decoder_self.0": 4, "cross.0": 2,
         }  # fmt: skip
-        assert predicted_speedup(mask, SAVED) == pytest.approx(most)
+        assert saved_share(mask, SAVED) == pytest.approx(1 - 1 / most)
+
+
+def test_a_floor_of_a_kind_counts_more_than_one_of_all_heads():
+    """In whichever order they are given."""
+    for text in ("heads=1,cross=2", "cross=2,heads=1"):
+        floors = parse_floors(text, FULL)
+        assert (floors["cross"], floors["encoder_self"], floors["decoder_self"]) == (2, 1, 1)
 
 
 def try_to_reach(wanted: float, share: float, floor: str = "0", fixed: float = 0.0):
@@ -317,7 +325,14 @@ def test_a_share_that_cannot_be_reached_says_the_least_there_is():
     path = removal_path(path_scores(), PATH_FULL, floors, UNIT_COSTS, PAIRS)
     with raises(UsageError, "macs-unreachable") as caught:
         path.position_at(0.3)
-    assert "0.560" in str(caught.value)  # 1 - (2 x 10 + 2 x 4 x 3) / 100
+    assert "the minimum is 0.560" in str(caught.value)  # 1 - (2 x 10 + 2 x 4 x 3) / 100
+    odd = replace(UNIT_COSTS, dense=UNIT_COSTS.dense * 7 / 3)
+    path = removal_path(path_scores(), PATH_FULL, floors, odd, PAIRS)
+    with raises(UsageError, "macs-unreachable") as caught:
+        path.position_at(0.3)
+    least = re.search(r"the minimum is ([\d.]+);", str(caught.value))
+    assert least is not None
+    assert path.position_at(float(least[1])) == len(path) - 1  # what is told can be asked for
 
 
 MISSED = {(0, 0): None, (1, 0): None, (0, 1): None, (2, 0): 0.9, (1, 1): 0.7, (1, 2): 0.8}
