@@ -83,7 +83,7 @@ def _improve(
             f"It is not shown to be faster than dense {alone.precision} alone, which loses no "
             "more: take that, or remove more.",
             f"compress export -m MODEL --precision {report.dense.precision},{alone.precision} "
-            "-o NEW",
+            "--calibration FILE -o NEW",
         )
     if "failed" in other or not (report.gate or any(map(pays, rows))):
         return NextStep("It is not as fast or as small as it should be: remove more.", more)

@@ -241,7 +241,7 @@ def test_what_was_not_measured_is_said_and_the_next_step():
         (gated(lossy, "heads-25", verdict="passed"), "It meets the gate: use it.",
          "compress predict out/heads-25 FILE"),
         (with_dense_int8(fine), "It is not shown to be faster than dense int8 alone",
-         "compress export -m MODEL --precision fp32,int8 -o NEW"),
+         "compress export -m MODEL --precision fp32,int8 --calibration FILE -o NEW"),
     ):  # fmt: skip
         step = build_view(shown).next_step
         assert (step.advice.startswith(advice), step.command) == (True, command)
