@@ -86,6 +86,7 @@ def fastest(
     found = [
         (report, variant)
         for report in reports
+        if batch in timed_batches([report])
         for variant in report.variants
         if build_of(variant) in builds
         and not is_dense(variant)
@@ -112,7 +113,7 @@ def timed_batches(reports: Sequence[Report]) -> list[int]:
 
 def table(reports: Sequence[Report], name: str) -> str:
     """Markdown: every build, then the fastest ones within each limit."""
-    first, sizes = reports[0], timed_batches(reports)
+    first, sizes = reports[0], sorted({x for report in reports for x in timed_batches([report])})
     assert first.throughput is not None
     metric, batches = UNIT[first.task], [f"batch {batch}" for batch in sizes]
     rows = []
@@ -123,7 +124,7 @@ def table(reports: Sequence[Report], name: str) -> str:
                 recovery_of(report, variant), variant.name, f"{found.pruned:.2f}",
                 pages.with_interval(found.difference, found.interval, "+"),
                 *(_speed(report, variant.name, batch) for batch in sizes),
-                *(f"{gain(report, variant.name, batch):.2f}" for batch in sizes),
+                *(_gain(report, variant.name, batch) for batch in sizes),
                 f"{variant.onnx_bytes / 1e6:.1f}",
             ])  # fmt: skip
     titles = ["recovery", "build", metric, "difference [95 %]"]
@@ -140,7 +141,8 @@ def table(reports: Sequence[Report], name: str) -> str:
         f"{first.test.rows if first.test else 0:,} rows; {first.throughput.threads} "
         f"thread{'s' * (first.throughput.threads != 1)}, {_processors(reports)}. "
         "Times as fast as dense fp32, and as the fastest dense build of any engine, timed in turns "
-        "with them; in brackets the ratio of multiply-adds; a run for each recovery."
+        "with them; in brackets the ratio of multiply-adds; a run for each recovery, with dense "
+        "builds of its own. –: not timed."
     )
     builds = pages.markdown_table(titles, "llr", rows)
     return f"{about}\n\n{builds}\n\n{pages.markdown_table(best_titles, 'llr', best)}\n"
@@ -154,7 +156,13 @@ def _processors(reports: Sequence[Report]) -> str:
     return "; ".join(f"{recovery}: {cpu}" for recovery, cpu in by_recovery.items())
 
 
+def _gain(report: Report, model: str, batch: int) -> str:
+    return f"{gain(report, model, batch):.2f}" if batch in timed_batches([report]) else "–"
+
+
 def _speed(report: Report, model: str, batch: int) -> str:
+    if batch not in timed_batches([report]):
+        return "–"
     timed = timing(report, model, batch)
     ratio = f" ({timed.macs_ratio:.2f})" if timed.macs_ratio else ""
     return f"{timed.speedup or 1:.2f}{ratio}"
@@ -176,7 +184,7 @@ def recovery_of(report: Report, variant: Variant) -> str:
     measured time. Also whether it learned from altered copies of its text.
     """
     if is_dense(variant):
-        return "none"
+        return f"none, beside {of_report(report)}"
     names = "+".join(part.partition(":")[0] for part in variant.recovery.split("; then "))
     by_time = variant.name.startswith("speedup")
     names += ", tokens" * bool(variant.handed_on) + ", layers" * bool(variant.dropped_layers)
