@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -20,6 +21,7 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError, UsageError
+from compressor.export import cut_vocabulary
 from compressor.export.graphs import BATCH, export_graph
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.task_graphs import Network, export_model
@@ -42,7 +44,7 @@ from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 from tests.helpers.exports import no_exports
 from tests.helpers.heads import WORDS, tiny_head, trained
-from tests.helpers.runs import recipe, request
+from tests.helpers.runs import Progress, recipe, request
 from tests.helpers.tiny import LABELS, facts, tiny_model, uneven_mask
 from tests.helpers.vocabulary import cut_and_checked
 
@@ -291,19 +293,37 @@ def test_words_of_a_tagger_have_the_same_tokens_one_by_one(tmp_path):
         assert given != joined or len(text.split()) < 2
 
 
-def test_a_run_delivers_fewer_rows_and_compares_with_all(tmp_path, capsys):
-    model = toy.first_layers(saved(tmp_path / "whole", "bert"), tmp_path / "dense")
-    text, out = text_file(tmp_path / "text", COVERED), tmp_path / "out"
+def flags_with_source_text(folder: Path, **others: Any) -> dict[str, Any]:
+    """Options of a short run of a toy classifier, whose rows have words that its text lacks."""
     rng = random.Random(2)
     for name in ("rows", "test"):
         lines = [f"{x}\tLABEL_{rng.randrange(LABELS)}" for x in COVERED + OTHERS]
-        text_file(tmp_path / f"{name}.tsv", ["text\tlabel", *lines])
-    flags = {
-        "model": str(model), "calibration": str(tmp_path / "rows.tsv"),
-        "test": str(tmp_path / "test.tsv"), "precision": "fp32,int8", "source_text": str(text),
-        "keep": ["heads=0.5,neurons=0.5"], "resamples": 100, "device": "cpu", "batch_size": "4",
-        "bench_seconds": 0.05, "threads": 1,
-    }  # fmt: skip
+        text_file(folder / f"{name}.tsv", ["text\tlabel", *lines])
+    return {
+        "model": str(toy.first_layers(saved(folder / "whole", "bert"), folder / "dense")),
+        "calibration": str(folder / "rows.tsv"), "test": str(folder / "test.tsv"),
+        "source_text": str(text_file(folder / "text", COVERED)), "resamples": 100, "device": "cpu",
+        "keep": ["heads=0.5,neurons=0.5"],
+    } | others  # fmt: skip
+
+
+def test_a_stopped_run_does_not_read_its_texts_again(tmp_path, monkeypatch):
+    flags, stopping = flags_with_source_text(tmp_path, bench=False), Progress("exporting the dense")
+    with pytest.raises(KeyboardInterrupt):
+        run(recipe(**flags), tmp_path / "out", progress=stopping)
+    assert stopping.messages.index("checking the smaller vocabulary …") > 0
+    monkeypatch.setattr(cut_vocabulary.ServedTexts, "chunks", None)
+    again = Progress()
+    report = run(recipe(**flags), tmp_path / "out", progress=again)
+    for title in ("cutting text into tokens", "checking the smaller vocabulary"):
+        assert f"{title}: done before" in again.messages
+    assert report.variants[0].embedding_rows < report.dense.embedding_rows
+
+
+def test_a_run_delivers_fewer_rows_and_compares_with_all(tmp_path, capsys):
+    timed = {"batch_size": "4", "bench_seconds": 0.05, "threads": 1}
+    flags = flags_with_source_text(tmp_path, precision="fp32,int8", **timed)
+    text, out = Path(flags["source_text"]), tmp_path / "out"
     run(recipe(**flags), out)
     report = load_report(out / "report.json")
     opened = open_checkpoint(str(out))
