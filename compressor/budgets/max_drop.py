@@ -45,7 +45,7 @@ def accepted(candidate: QualityCandidate, drop: float, proof: Proof) -> bool:
     return is_within(candidate.comparison, drop) and (proof == "measured" or is_proven)
 
 
-def search(last: int, accepts: Callable[[int], bool]) -> int:
+def bisect_largest(last: int, accepts: Callable[[int], bool]) -> int:
     """Bisect for the largest cut that is accepted, of positions 0 (dense, accepted) to `last`.
 
     Also where acceptance does not fall along the path, the result is accepted, and the next larger
@@ -73,7 +73,7 @@ class SearchResult:
     looks: list[QualityCandidate]  # judged on the held-out rows, in this order
 
 
-def find(
+def search_and_confirm(
     last: int, drop: float, proof: Proof, judge: Callable[[int, int], QualityCandidate]
 ) -> SearchResult:
     """Search for the largest cut, up to `last`, within a limit; held-out rows confirm it.
@@ -90,11 +90,11 @@ def find(
             candidates[position] = judge(position, 0)
         return accepted(candidates[position], drop, proof)
 
-    position = search(last, accepts)
+    position = bisect_largest(last, accepts)
     if position == 0 and proof == "bound":
         # Nothing can be proven. What was judged before is not judged again.
         proof = "measured"
-        position = search(last, accepts)
+        position = bisect_largest(last, accepts)
     while position:
         looks[position] = judge(position, len(looks) + 1)
         if accepted(looks[position], drop, proof):
@@ -164,7 +164,9 @@ class MaxDrop(SearchedUnits):
             cut = PathCut(position, path.mask(position), path.shares[position])
             return self._judged(judge, cut, scores, look, report)
 
-        result = find(len(path) - 1, self.max_drop, self._proof(judge, report), judge_cut)
+        result = search_and_confirm(
+            len(path) - 1, self.max_drop, self._proof(judge, report), judge_cut
+        )
         if result.position == 0:
             seen = result.looks or result.candidates
             best = max(seen, key=lambda candidate: candidate.comparison.difference)

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from compressor.budgets.max_drop import ERROR, Proof, SearchResult, error_of_look, find, search
+from compressor.budgets.max_drop import (
+    ERROR,
+    Proof,
+    SearchResult,
+    bisect_largest,
+    error_of_look,
+    search_and_confirm,
+)
 from tests.helpers.scores import judged
 
 
@@ -21,7 +28,7 @@ def test_the_search_finds_the_threshold(last):
             tried.append(position)  # noqa: B023
             return position <= threshold  # noqa: B023
 
-        assert search(last, accepts) == threshold
+        assert bisect_largest(last, accepts) == threshold
         assert len(set(tried)) == len(tried) <= 1 + math.ceil(math.log2(last))
         assert all(1 <= position <= last for position in tried)
 
@@ -55,7 +62,7 @@ def run(
             built.append(position)
         return judged(100 - position, -drop, -drop - width, position)
 
-    return find(len(drops), 1.0, proof, judge), built
+    return search_and_confirm(len(drops), 1.0, proof, judge), built
 
 
 LINEAR = [0.1 * position for position in range(1, 17)]  # a drop of 1 at position 10
