@@ -21,7 +21,7 @@ from compressor.model.sublayers import Mask, Scores
 from compressor.options.bounds import Count, Positive
 from compressor.options.declare import option
 from compressor.options.table import Table, import_object
-from compressor.training import PATIENCE, TrainingJob, rate_option
+from compressor.training import LEAST_PATIENCE, PATIENCE, TrainingJob, rate_option
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,10 +45,15 @@ class LearnedMask(UnitMethod):
     )
     epochs: Count = option(20, name="gate_epochs", help="Learned masks: epochs.")
     learning_rate: Positive | None = rate_option(only_with="train_weights")
-    patience: Count = PATIENCE
+    patience: Count | None = PATIENCE
     gate_learning_rate: Positive | None = option(
         None, help="Learned masks: of the gates; default: by method."
     )
+
+    @property
+    def waits(self) -> int:
+        """The epochs without gain after which training stops."""
+        return self.patience or LEAST_PATIENCE
 
     @model_validator(mode="after")
     def _leaves_an_epoch_for_the_weights(self) -> LearnedMask:

@@ -46,7 +46,7 @@ def run(method: LearnedMask, job: LearningJob) -> Learned:
     gate_epochs = method.epochs - weight_epochs
 
     def fit(problem: Problem, epochs: int, state: Path | None) -> Trained:
-        schedule = Schedule(epochs, job.batch_size, patience=method.patience)
+        schedule = Schedule(epochs, job.batch_size, patience=method.waits)
         return train(problem, data, schedule, job.seed, state, job.report, job.progress)
 
     with _model(method, job) as model:
@@ -304,7 +304,7 @@ def _signature(method: LearnedMask, gates: Gates, rate: float, job: LearningJob,
     parts.append(f"weights:{method.train_weights}")
     if method.train_weights != "none":
         parts.append(f"learning-rate:{rate:g}")
-    parts += [f"epochs:{method.epochs}", f"patience:{method.patience}"]
+    parts += [f"epochs:{method.epochs}", f"patience:{method.waits}"]
     parts += [f"batch:{job.batch_size}", f"rows:{rows}", f"seed:{job.seed}"]
     return "|".join(parts)
 

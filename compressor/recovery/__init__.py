@@ -16,7 +16,7 @@ from typing_extensions import override
 from compressor.options.bounds import MOST_BEAMS, Count, NonNegative, Positive
 from compressor.options.declare import Options, option
 from compressor.options.table import Table, import_object
-from compressor.training import PATIENCE, TrainingJob, rate_option
+from compressor.training import LEAST_PATIENCE, PATIENCE, TrainingJob, rate_option
 
 if TYPE_CHECKING:
     from torch import nn
@@ -176,7 +176,7 @@ class Distill(RecoveryMethod):
         "processors with instructions for that (AMX, AVX-512 BF16), else fp32.",
     )
     learning_rate: Positive | None = rate_option()
-    patience: Count = PATIENCE
+    patience: Count | None = PATIENCE
     hidden: NonNegative | None = option(
         None,
         name="distill_hidden",
@@ -253,6 +253,14 @@ class Distill(RecoveryMethod):
         steps = self.epochs * -(-rows // self._step_rows)
         trained = step * (steps if self.steps is None else min(steps, self.steps))
         return trained if self.minutes is None else min(trained, 60 * self.minutes)
+
+    @property
+    def waits(self) -> int:
+        """The epochs without gain after which training stops.
+
+        Many epochs begin with many at high learning rates, which gain little and lose some again.
+        """
+        return self.patience or max(LEAST_PATIENCE, self.epochs // 3)
 
     @property
     def _step_rows(self) -> int:

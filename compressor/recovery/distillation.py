@@ -123,7 +123,7 @@ def distill(method: Distill, job: RecoveryJob) -> Recovered:
         job = replace(job, pruned=with_earlier_weights(job.pruned, job.mask, method.earlier))
     seconds = None if method.minutes is None else 60 * method.minutes
     schedule = Schedule(
-        method.epochs, rows, patience=method.patience, steps=method.steps, seconds=seconds
+        method.epochs, rows, patience=method.waits, steps=method.steps, seconds=seconds
     )
     done = _fine_tuned(job, schedule, rate, hidden, precision)
     since = "" if method.earlier is None else f"; started from the weights of {method.earlier}"

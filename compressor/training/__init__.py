@@ -13,8 +13,12 @@ from compressor.options.declare import option
 if TYPE_CHECKING:
     from compressor.tasks import Example, Objective
 
+LEAST_PATIENCE = 2
 PATIENCE: Any = option(
-    2, panel="Recovery", help="Training stops after so many epochs without gain."
+    None,
+    panel="Recovery",
+    help="Training stops after so many epochs without gain. Default: a third of --distill-epochs, "
+    f"at least {LEAST_PATIENCE}; {LEAST_PATIENCE} for learned masks.",
 )
 
 
