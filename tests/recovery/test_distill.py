@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -84,6 +85,20 @@ def test_what_does_not_help_is_taken_back():
     recovered = repair(setup, distill={**OPTIONS, "epochs": 2, "learning_rate": 3.0})
     assert recovered.text.startswith("distill: nothing gained on 8 held-out rows")
     assert recovered.model is setup.pruned
+
+
+@pytest.mark.parametrize(
+    ("options", "trained"),
+    [({"epochs": 5}, 2), ({"epochs": 9}, 3), ({"epochs": 9, "patience": 1}, 1)],
+)
+def test_a_third_of_the_epochs_may_gain_nothing(options: dict[str, int], trained: int):
+    """At least two, or as many as `--patience` says; at this learning rate none gains anything."""
+    lines: list[str] = []
+    setup = replace(job("bert"), report=lines.append)
+    repair(setup, distill={**OPTIONS, "learning_rate": 3.0, **options})
+    epochs = [line for line in lines if f" of {options['epochs']}: loss" in line]
+    assert len(epochs) == trained
+    assert "stopping early" in epochs[-1]
 
 
 @pytest.mark.parametrize("methods", [("reconstruct",), ("distill",), ("reconstruct", "distill")])
