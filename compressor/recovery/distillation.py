@@ -35,7 +35,6 @@ from compressor.model.surgery import names_without_skipped
 from compressor.parallel import sharding
 from compressor.recovery import (
     BATCH_ROWS,
-    GPU_BATCH_ROWS,
     MUON_BATCH_ROWS,
     Distill,
     Recovered,
@@ -53,7 +52,7 @@ from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
 from compressor.training.optimizer import embedding_tables, parameter_groups, sparse_gradients
-from compressor.training.precision import Precision, has_bf16, products_in
+from compressor.training.precision import Precision, products_in
 
 
 def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.Module:
@@ -97,7 +96,7 @@ def distill(method: Distill, job: RecoveryJob) -> Recovered:
     """Train a copy of the pruned model to match the dense model's predictions.
 
     Args:
-        method: options; what they leave open is decided by the task and the device.
+        method: options, with what `on_device` and `for_task` have decided.
         job: the models, the calibration rows and, where one is given, a text.
 
     Returns:
@@ -108,9 +107,10 @@ def distill(method: Distill, job: RecoveryJob) -> Recovered:
         InputError: too few rows to hold some out, a loss that is not finite, or an earlier artifact
             that does not fit.
     """
-    task, usual_rows = job.task, MUON_BATCH_ROWS if uses_muon(job) else BATCH_ROWS
-    is_large = job.text is not None and job.device != "cpu"
-    rows = method.batch or (GPU_BATCH_ROWS if is_large else usual_rows)
+    task, rows, precision = job.task, method.batch, method.precision
+    assert rows is not None
+    assert precision is not None
+    usual_rows = MUON_BATCH_ROWS if uses_muon(job) else BATCH_ROWS
     usual = task.learning_rate
     if job.text is not None:
         usual = task.text_learning_rate or usual
@@ -118,7 +118,6 @@ def distill(method: Distill, job: RecoveryJob) -> Recovered:
     # al. 2022, "On the SDEs and scaling rules for Adam".
     rate = method.learning_rate or usual * math.sqrt(rows / usual_rows)
     hidden = task.hidden_weight if method.hidden is None else method.hidden
-    precision = method.precision or ("bf16" if has_bf16(job.device) else "fp32")
     if method.earlier is not None:
         job = replace(job, pruned=with_earlier_weights(job.pruned, job.mask, method.earlier))
     seconds = None if method.minutes is None else 60 * method.minutes

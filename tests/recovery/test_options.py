@@ -103,8 +103,8 @@ def test_with_a_text_steps_are_larger_where_muon_trains(name, rows, tmp_path, mo
     monkeypatch.setattr(distillation, "_fine_tuned", asked)
     usual = setup.task.text_learning_rate or setup.task.learning_rate
     with pytest.raises(Asked) as caught:
-        repair(dataclasses.replace(setup, text=text), distill={})
+        repair(dataclasses.replace(setup, text=text), distill={"text": "text.txt"})
     assert caught.value.args == (rows, usual)
     with pytest.raises(Asked) as caught:
-        repair(dataclasses.replace(setup, text=text), distill={"batch": 4 * rows})
+        repair(dataclasses.replace(setup, text=text), distill={"text": "t", "batch": 4 * rows})
     assert caught.value.args == (4 * rows, pytest.approx(2 * usual))
