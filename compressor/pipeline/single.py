@@ -67,13 +67,12 @@ def prune_checkpoint(
     """
     require_new(output)
     model, data = request.model, request.data
+    methods = request.recovery
     if scores.weights:
         require_weights(scores, model.path, weights_of(model))
     device = pick_device(request.device, progress)
     checkpoint = inputs.load(model)
-    task = TASKS[checkpoint.task]
-    methods = [step.on_device(device).for_task(task) for step in request.recovery]
-    check_options(request.recovery, task, checkpoint.name)
+    check_options(methods, TASKS[checkpoint.task], checkpoint.name)
     opened = inputs.with_calibration(data, checkpoint, progress)
     planned = open_recovery(methods, opened, inputs.reading(data, checkpoint), progress)
     budget = request.only_budget

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from compressor.model.sublayers import Mask
-    from compressor.tasks import Task
+    from compressor.tasks import Objective
     from compressor.training.precision import Precision
     from compressor.training.text import Text
 
@@ -85,7 +85,7 @@ class RecoveryMethod(Options):
         """
         return self
 
-    def for_task(self, task: Task) -> Self:
+    def for_task(self, task: Objective) -> Self:
         """A copy with defaults that depend on the task, for options that are still open.
 
         Args:
@@ -269,7 +269,7 @@ class Distill(RecoveryMethod):
         return self.batch
 
     @override
-    def for_task(self, task: Task) -> Distill:
+    def for_task(self, task: Objective) -> Distill:
         usual = MUON_BATCH_ROWS if self.text is not None and task.muon_on_text else BATCH_ROWS
         return self.model_copy(update={"batch": self.batch or usual})
 
@@ -322,7 +322,8 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
     Rows that a later method holds out for validation are not used by earlier ones.
 
     Args:
-        methods: in the order in which they are applied; without any the model is `job.pruned`.
+        methods: in the order in which they are applied; without any the model is `job.pruned`. What
+            they leave open is decided by the job's device and task.
         job: the models and the calibration rows; both models end up on the CPU.
 
     Returns:
@@ -338,6 +339,7 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
     from compressor.parallel import sharding
     from compressor.training.data import hold_out
 
+    methods = [method.on_device(job.device).for_task(job.task) for method in methods]
     done, models = list[Recovered](), [job.dense, job.pruned]
     with evaluating(job.dense), evaluating(job.pruned), sharding.translate_rank_errors():
         try:

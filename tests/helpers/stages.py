@@ -57,8 +57,7 @@ def job(name: str, mask=uneven_mask, rows: int = 48, model=None, **options) -> R
 
 def repair(setup: RecoveryJob, **methods: dict) -> Recovered:
     """A model after some recovery methods: `repair(setup, distill={"epochs": 2})`."""
-    given = [RECOVERIES[name](**options) for name, options in methods.items()]
-    return recover([x.on_device(setup.device).for_task(setup.task) for x in given], setup)
+    return recover([RECOVERIES[name](**options) for name, options in methods.items()], setup)
 
 
 def rows_of(setup: ScoringJob) -> list[Batch]:
