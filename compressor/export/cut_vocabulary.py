@@ -103,7 +103,7 @@ def cut_vocabulary(
     require_cuttable(checkpoint, languages)
     served = served_texts(checkpoint, source, target)
     progress.message(f"{finding(served)} …")
-    seen = find_tokens(served=served, tokenizer=checkpoint.tokenizer)
+    seen = find_tokens(served, checkpoint.tokenizer)
     return cut_to(checkpoint, served, seen, languages, progress)
 
 
@@ -112,7 +112,7 @@ def finding(served: Sequence[ServedTexts]) -> str:
     return f"cutting {' and '.join(texts.file.path.name for texts in served)} into tokens"
 
 
-def find_tokens(*, served: Sequence[ServedTexts], tokenizer: Any) -> SeenTokens:
+def find_tokens(served: Sequence[ServedTexts], tokenizer: Any) -> SeenTokens:
     """The tokens that texts have."""
     found = [texts.tokens(tokenizer) for texts in served]
     return SeenTokens([sorted(ids) for ids, _ in found], [sorted(x) for _, x in found])
@@ -148,7 +148,7 @@ def cut_to(
     )
 
 
-def check_cut(*, cut: CutVocabulary, progress: Progress = SILENT) -> list[Check]:
+def check_cut(cut: CutVocabulary, progress: Progress = SILENT) -> list[Check]:
     """Check that a checkpoint with fewer tokens reads and answers its texts as the whole one.
 
     Args:
@@ -235,9 +235,11 @@ def _ids(tokenizer: Any, **texts: Any) -> list[list[int]]:
 
 
 def served_texts(
-    checkpoint: Checkpoint, source: TextFile, target: TextFile | None
+    checkpoint: Checkpoint, source: TextFile | None, target: TextFile | None
 ) -> list[ServedTexts]:
-    """What a model reads, and what it writes if it does."""
+    """What a model reads, and what it writes if it does; nothing is said of it without a source."""
+    if source is None:
+        return []
     prompts, words = prompts_of(checkpoint.tokenizer), TASKS[checkpoint.task].reads_words
     if target is None:
         return [ServedTexts(source, prompts, words, alone=True)]

@@ -152,7 +152,7 @@ def _cut(
     cut = cut_vocabulary(checkpoint, *texts, request.export.keep_languages, progress)
     if cut.kept is not None:
         progress.message(f"{CHECKING} …")
-    return cut.checkpoint, check_cut(cut=cut, progress=progress)
+    return cut.checkpoint, check_cut(cut, progress)
 
 
 def weights_of(model: ModelSection) -> str:

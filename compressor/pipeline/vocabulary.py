@@ -8,6 +8,8 @@ from functools import partial
 from compressor.export.candidate_table import learn_candidates
 from compressor.export.cut_vocabulary import (
     CHECKING,
+    CutVocabulary,
+    SeenTokens,
     check_cut,
     cut_to,
     find_tokens,
@@ -15,8 +17,10 @@ from compressor.export.cut_vocabulary import (
     served_texts,
 )
 from compressor.export.vocabulary import tokens_of_text
+from compressor.model.kept_tokens import KeptIds
 from compressor.pipeline.setup import Opened, Plan, what_may_go
 from compressor.recovery.planning import RecoveryPlan
+from compressor.report.run_report import Inputs
 from compressor.steps.context import Context
 from compressor.steps.results import Check
 from compressor.steps.values import DecoderTokens
@@ -35,22 +39,32 @@ def with_fewer_tokens(opened: Opened, plan: Plan, context: Context) -> tuple[Ope
     Returns:
         What the run goes on with, and how the smaller model was compared with the whole one.
     """
-    steps, progress = context.steps, context.progress
-    given, data = opened.inputs, opened.prunable.data
-    whole = given.checkpoint
-    if given.source_text is None:
-        return opened, []
+    given, steps = opened.inputs, context.steps
+    whole, data = given.checkpoint, opened.prunable.data
     served = served_texts(whole, given.source_text, given.target_text)
-    title = finding(served)
-    seen = steps.do(find_tokens, title=title, served=served, tokenizer=whole.tokenizer)
-    cut = cut_to(whole, served, seen, plan.languages, progress)
-    checks = steps.do(check_cut, title=CHECKING, cut=cut, progress=progress)
+    if not served:
+        return opened, []
+    seen = steps.do(tokens_of_texts, title=finding(served), opened=given)
+    cut = cut_to(whole, served, seen, plan.languages, context.progress)
+    checks = steps.do(compare_with_whole, cut.kept, title=CHECKING, opened=cut, context=context)
     source = with_rows(cut.checkpoint, data.fitted, calibrated=opened.dense.calibrated)
     return replace(
         opened,
         prunable=what_may_go(source, data, plan.removal),
         recovery=opened.recovery.with_tokenizer(cut.checkpoint.tokenizer),
     ), checks
+
+
+def tokens_of_texts(*, opened: Inputs) -> SeenTokens:
+    """The tokens of the texts that the model is to read and to write."""
+    checkpoint = opened.checkpoint
+    served = served_texts(checkpoint, opened.source_text, opened.target_text)
+    return find_tokens(served, checkpoint.tokenizer)
+
+
+def compare_with_whole(kept: KeptIds, *, opened: CutVocabulary, context: Context) -> list[Check]:
+    """Check that the model with some tokens reads and answers its texts as the whole one."""
+    return check_cut(replace(opened, kept=kept), context.progress)
 
 
 def decoder_tokens(

@@ -107,7 +107,8 @@ def distill(method: Distill, job: RecoveryJob) -> Recovered:
         InputError: too few rows to hold some out, a loss that is not finite, or an earlier artifact
             that does not fit.
     """
-    task, rows, precision = job.task, method.batch, method.precision
+    task = job.task
+    rows, precision = method.batch, method.precision
     assert rows is not None
     assert precision is not None
     usual_rows = MUON_BATCH_ROWS if uses_muon(job) else BATCH_ROWS

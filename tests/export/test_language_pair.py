@@ -89,7 +89,7 @@ def test_covered_texts_are_translated_as_before(name: str, families: Any, tmp_pa
     directory = families(name)
     whole = opened(name, directory)
     made = cut_vocabulary(whole, *text_files(tmp_path))
-    cut, checks = made.checkpoint, check_cut(cut=made)
+    cut, checks = made.checkpoint, check_cut(made)
     assert count_tokens(cut.model)[0] < 0.75 * count_tokens(whole.model)[0]
     save_checkpoint(cut, cut.model, None, tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.py"))

@@ -10,5 +10,5 @@ from compressor.tasks.texts import TextFile
 def cut_and_checked(checkpoint: Checkpoint, *texts: TextFile) -> CutVocabulary:
     """A checkpoint with the tokens of texts, which reads and answers them as before."""
     cut = cut_vocabulary(checkpoint, *texts)
-    check_cut(cut=cut)
+    check_cut(cut)
     return cut
