@@ -258,7 +258,7 @@ class Distill(RecoveryMethod):
     def waits(self) -> int:
         """The epochs without gain after which training stops.
 
-        Many epochs begin with many at high learning rates, which gain little and lose some again.
+        A long schedule has many epochs at high learning rates, of which two without gain say little.
         """
         return self.patience or max(LEAST_PATIENCE, self.epochs // 3)
 
