@@ -258,7 +258,7 @@ class Distill(RecoveryMethod):
     def waits(self) -> int:
         """The epochs without gain after which training stops.
 
-        A long schedule has many epochs at high learning rates, of which two without gain say little.
+        A long schedule has many epochs at high learning rates; two without gain say little then.
         """
         return self.patience or max(LEAST_PATIENCE, self.epochs // 3)
 
