@@ -71,7 +71,7 @@ def test_the_plot_of_a_comparison_replaces_only_such_a_plot(model, tmp_path):
 
 
 UNWRITABLE = (
-    ["run", "--keep", "0.5"],
+    ["run", "--keep", "0.5", "--calibration", "none.tsv"],
     ["prune", "--keep", "0.5", "--scores", "scores.json"],
     ["export"],
     ["export", "--layout", "optimum"],
