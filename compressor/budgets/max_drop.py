@@ -80,7 +80,7 @@ def search_and_confirm(
 
     `judge(position, look)` builds the model at a position and judges it: for look 0 on the rows of
     the search, for looks from 1 on the held-out rows. Where none can be proven, the result is the
-    largest cut whose measured drop on the held-out rows is within the limit.
+    largest cut that was looked at and whose measured drop on the held-out rows is within the limit.
     """
     candidates: dict[int, QualityCandidate] = {}
     looks: dict[int, QualityCandidate] = {}
