@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
@@ -57,11 +57,9 @@ class Counts(Budget):
 
     def amounts(self, full: Mask) -> dict[str, int]:
         """Pool -> units to keep, of a model with these units; UsageError for what it lacks."""
-        if names_tokens(self.text.partition(" ")[2]):
-            full = full.with_tokens()
-        if self.keep:
-            return parse_amount("keep", self.keep[0], full)
-        return parse_amount("remove", self.remove[0], full)
+        mode: Literal["keep", "remove"] = "keep" if self.keep else "remove"
+        text = (self.keep or self.remove)[0]
+        return parse_amount(mode, text, full.with_tokens() if names_tokens(text) else full)
 
     def units(self, full: Mask) -> frozenset[Units]:
         """The units of the pools that it names."""

@@ -47,6 +47,13 @@ def require_cuttable(checkpoint: Checkpoint, languages: Collection[str] = ()) ->
     """
     _require_kind(checkpoint)
     name, tokenizer = checkpoint.name, checkpoint.tokenizer
+    known = set[int]().union(*(ids.values() for ids in tokens_by_side(tokenizer)))
+    if unknown := _named_by_generation(checkpoint) - known:
+        raise InputError(
+            f"generation_config.json of {name} names token {min(unknown):,}, which its tokenizer "
+            "does not have; correct it, or leave --source-text out",
+            id="tokenizer-cannot-be-cut",
+        )
     if getattr(tokenizer, "separate_vocabs", False) and shares_tables(checkpoint.model):
         raise InputError(
             f"the tokenizer of {name} has a vocabulary for each side, and its model one table of "
@@ -55,13 +62,6 @@ def require_cuttable(checkpoint: Checkpoint, languages: Collection[str] = ()) ->
         )
     if checkpoint.entry.decoder is not None:
         kept_languages(tokenizer, languages, name)
-    known = set[int]().union(*(ids.values() for ids in tokens_by_side(tokenizer)))
-    if unknown := _named_by_generation(checkpoint) - known:
-        raise InputError(
-            f"generation_config.json of {name} names token {min(unknown):,}, which its tokenizer "
-            "does not have; correct it, or leave --source-text out",
-            id="tokenizer-cannot-be-cut",
-        )
 
 
 def _require_kind(checkpoint: Checkpoint) -> None:

@@ -281,13 +281,6 @@ def require_given(missing: Sequence[str], source: str = COMMAND_LINE) -> None:
         )
 
 
-def options_of(value: Options) -> dict[str, Any]:
-    """The options that a value was made of, by their names, as in `Request.options`."""
-    fields, declared = value.model_dump(), declared_by(type(value))
-    values = {x.name: x.portable(fields[x.field]) for x in declared}
-    return {x.name: values[x.name] for x in declared if condition_met(x.only_with, values)}
-
-
 def condition_met(conditions: Conditions, values: Values) -> bool:
     """Whether one of some conditions is met.
 

@@ -12,8 +12,8 @@ from compressor.budgets import BUDGETS, Budget
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.importance import METHODS, ScoringMethod, UnitMethod
 from compressor.learned_masks import LEARNED
-from compressor.options.assemble import Chosen, Request, Values, options_of, options_of_command
-from compressor.options.declare import option
+from compressor.options.assemble import Chosen, Request, Values, condition_met, options_of_command
+from compressor.options.declare import Options, declared_by, option
 from compressor.options.refuse import CLASH, USELESS, refuse, require_rows
 from compressor.options.sections import (
     DEVICE,
@@ -142,6 +142,13 @@ class Recipe(Request):
         """All options as a recipe file, of the run or of the artifact of one of its budgets."""
         options = {**self.options, **({} if budget is None else options_of(budget))}
         return yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
+
+
+def options_of(value: Options) -> dict[str, Any]:
+    """The options that a value was made of, by their names, as in `Request.options`."""
+    fields, declared = value.model_dump(), declared_by(type(value))
+    values = {x.name: x.portable(fields[x.field]) for x in declared}
+    return {x.name: values[x.name] for x in declared if condition_met(x.only_with, values)}
 
 
 def _check_method(recipe: Recipe) -> None:

@@ -9,7 +9,7 @@ from compressor.budgets.competing import UNITS_TO_PRUNE
 from compressor.errors import UsageError
 from compressor.options.declare import Options, declared_by
 from compressor.options.recipe import Recipe
-from compressor.options.refuse import USELESS, refuse
+from compressor.options.refuse import USELESS
 from compressor.options.requests import ScoreRequest
 from compressor.options.sections import Export
 from compressor.tasks import TASKS, Task
@@ -27,12 +27,12 @@ def check_device(recipe: Recipe, device: str) -> None:
         device: to compute on.
     """
     wanted = recipe.export.candidates
-    refuse(
-        wanted is not None and device != "cpu",
-        USELESS,
-        f"--candidates {wanted} is for CPUs: on {device} decoders score all tokens; use --device "
-        "cpu, or leave it out",
-    )
+    if wanted is not None and device != "cpu":
+        raise UsageError(
+            f"--candidates {wanted} is for CPUs: on {device} decoders score all tokens; use "
+            "--device cpu, or leave it out",
+            id=USELESS,
+        )
 
 
 def check_model(recipe: Recipe, checkpoint: Checkpoint) -> None:
@@ -60,12 +60,12 @@ def require_token_units(asked: str, checkpoint: Checkpoint) -> None:
         UsageError: they cannot, and are asked for.
     """
     reason = asked and checkpoint.needs_all_tokens
-    refuse(
-        bool(reason),
-        "tokens-not-units",
-        f"{asked}: {checkpoint.name} cannot do with fewer tokens, since {reason}; choose heads and "
-        "neurons alone",
-    )
+    if reason:
+        raise UsageError(
+            f"{asked}: {checkpoint.name} cannot do with fewer tokens, since {reason}; choose heads "
+            "and neurons alone",
+            id="tokens-not-units",
+        )
 
 
 def _check_beams(recipe: Recipe, model: Any) -> None:
@@ -89,19 +89,19 @@ def check_texts(export: Export, checkpoint: Checkpoint) -> None:
     """Raise `UsageError` for texts whose tokens are to be kept that do not go with a model."""
     name, source = checkpoint.name, export.source_text
     writes = checkpoint.entry.decoder is not None
-    refuse(
-        writes and source is not None and export.target_text is None,
-        "target-text-missing",
-        f"--source-text {source}: {name} writes texts, too, and the tokens of these must stay; "
-        "give --target-text FILE with texts like those that it will write",
-    )
+    if writes and source is not None and export.target_text is None:
+        raise UsageError(
+            f"--source-text {source}: {name} writes texts, too, and the tokens of these must stay; "
+            "give --target-text FILE with texts like those that it will write",
+            id="target-text-missing",
+        )
     languages = ",".join(export.keep_languages)
-    refuse(
-        bool(languages) and (source is None or not writes),
-        USELESS,
-        f"--keep-languages {languages} is for translators whose vocabulary is cut; give "
-        "--source-text and --target-text, or leave it out",
-    )
+    if languages and (source is None or not writes):
+        raise UsageError(
+            f"--keep-languages {languages} is for translators whose vocabulary is cut; give "
+            "--source-text and --target-text, or leave it out",
+            id=USELESS,
+        )
     for option, path in ((SOURCE, source), (TARGET, export.target_text)):
         if path is not None:
             _require_of_task(option, path, TASKS[checkpoint.task], name)
@@ -113,7 +113,7 @@ def _require_of_task(flag: str, value: object, task: Task, model: str) -> None:
         raise UsageError(
             f"{flag} {value} is for {' and '.join(owners)}, and {model} is a model for "
             f"{task.name}; leave it out",
-            id="option-without-use",
+            id=USELESS,
         )
 
 

@@ -16,7 +16,8 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from compressor.errors import EnvironmentProblem
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 Value = TypeVar("Value")
+Inputs = ParamSpec("Inputs")
 Number = TypeVar("Number", int, float)
 
 
@@ -231,6 +233,16 @@ def on_main(compute: Callable[[], Value]) -> Value:
     if error is not None:
         raise error
     return value  # type: ignore[return-value]
+
+
+def run_on_main(function: Callable[Inputs, Value]) -> Callable[Inputs, Value]:
+    """Decorate a function that rank 0 alone computes, while the others wait; see `on_main`."""
+
+    @wraps(function)
+    def run(*inputs: Inputs.args, **named: Inputs.kwargs) -> Value:
+        return on_main(lambda: function(*inputs, **named))
+
+    return run
 
 
 def _sendable(error: Exception) -> Exception:

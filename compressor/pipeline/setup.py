@@ -38,13 +38,10 @@ from compressor.storage.version import __version__
 from compressor.tasks import TASKS
 from compressor.tasks.engines import engines_to_measure, pick_device, require_engines
 from compressor.tasks.opened import (
-    DataRows,
     ModelAndRows,
     hold_out,
-    require_rows_for_ranks,
     with_rows,
 )
-from compressor.throughput.inspection import unit_costs
 
 
 @dataclass(frozen=True)
@@ -181,17 +178,9 @@ def open_model(plan: Plan, given: Inputs, progress: Progress) -> Opened:
     data = given.data
     calibrated = data.calibration is not None
     dense = with_rows(given.checkpoint, data.fitted, calibrated=calibrated, progress=progress)
-    prunable = what_may_go(dense, data, plan.removal)
+    prunable = plan.removal.prunable(dense, data)
     recovery = open_recovery(plan.recovery, dense, given.reading, progress, plan.removal.learns)
-    require_rows_for_ranks(len(dense.examples))
     return Opened(given, dense, prunable, recovery)
-
-
-def what_may_go(source: ModelAndRows, data: DataRows, removal: RemovalPlan) -> Prunable:
-    """What units are removed from; `UsageError` if it is too large for a budget without them."""
-    costs = unit_costs(source.checkpoint, source.task, source.examples)
-    removal.require_enough(costs)
-    return Prunable(source, data, removal.limits, costs)
 
 
 @contextmanager

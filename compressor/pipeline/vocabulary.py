@@ -18,7 +18,7 @@ from compressor.export.cut_vocabulary import (
 )
 from compressor.export.vocabulary import tokens_of_text
 from compressor.model.kept_tokens import KeptIds
-from compressor.pipeline.setup import Opened, Plan, what_may_go
+from compressor.pipeline.setup import Opened, Plan
 from compressor.recovery.planning import RecoveryPlan
 from compressor.report.run_report import Inputs
 from compressor.steps.context import Context
@@ -50,7 +50,7 @@ def with_fewer_tokens(opened: Opened, plan: Plan, context: Context) -> tuple[Ope
     source = with_rows(cut.checkpoint, data.fitted, calibrated=opened.dense.calibrated)
     return replace(
         opened,
-        prunable=what_may_go(source, data, plan.removal),
+        prunable=plan.removal.prunable(source, data),
         recovery=opened.recovery.with_tokenizer(cut.checkpoint.tokenizer),
     ), checks
 

@@ -69,6 +69,7 @@ def run_metadata(*, command: str) -> dict[str, str]:
     return {"created": now, "command": command}
 
 
+@parallel.run_on_main
 def require_own_outputs(output: Path, artifacts: Iterable[Path], context: Context) -> None:
     """Check, before anything is computed, that the last step will not meet files of the user's.
 
@@ -83,8 +84,7 @@ def require_own_outputs(output: Path, artifacts: Iterable[Path], context: Contex
     names = (RECIPE, CARD, MANIFEST, *(FORMATS[name].file for name in DEFAULT_FORMATS))
     directories = {output, *artifacts}
     paths = [directory / name for directory in directories for name in names]
-    state = context.steps.state
-    parallel.on_main(lambda: require_written_by_run(output, state, paths))
+    require_written_by_run(output, context.steps.state, paths)
 
 
 def describe_run(
@@ -181,6 +181,7 @@ def choose_served(report: Report, context: Context) -> None:
         context.steps.do(make_default, *inputs, title=title, into=directory)
 
 
+@parallel.run_on_main
 def publish(
     report: Report,
     output: Path,
@@ -199,19 +200,9 @@ def publish(
         precisions: that were exported.
         context: with the files of the steps.
     """
-    parallel.on_main(lambda: _publish(report, output, recipes, card, precisions, context))
-
-
-def _publish(
-    report: Report,
-    output: Path,
-    recipes: Mapping[Path, str],
-    card: CardFacts,
-    precisions: Sequence[str],
-    context: Context,
-) -> None:
     steps = context.steps
     models = facts.pruned(report)
+    facts_of_run = provenance(report, precisions)
     choose_served(report, context)
     texts = {directory / RECIPE: recipe for directory, recipe in recipes.items()}
     directories = {path.parent for path in texts}
@@ -223,7 +214,6 @@ def _publish(
     report = without_paths(report, output)
     if len(models) > 1:
         texts |= render_reports(report, output)
-    facts_of_run = provenance(report, precisions)
     hashes = {n: digest for n, digest in steps.files.items() if STATE not in Path(n).parts}
 
     def write(texts: Mapping[Path, str]) -> None:

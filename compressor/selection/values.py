@@ -12,6 +12,7 @@ from compressor.budgets.unit_costs import UnitCosts
 from compressor.importance import UnitMethod
 from compressor.model.sublayers import Mask
 from compressor.tasks.opened import DataRows, ModelAndRows
+from compressor.throughput.inspection import unit_costs
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,20 @@ class RemovalPlan:
         """Whether weights are trained with a learned mask."""
         return any(artifact.method.learns for artifact in self.artifacts)
 
-    def require_enough(self, costs: UnitCosts) -> None:
-        """Raise `UsageError` if a model is too large for a budget with all removed that may be."""
+    def prunable(self, source: ModelAndRows, data: DataRows) -> Prunable:
+        """What may go of a model.
+
+        Args:
+            source: the model, with encoded rows.
+            data: the rows of the run.
+
+        Raises:
+            UsageError: it is too large for a budget with all removed that may be.
+        """
+        costs = unit_costs(source.checkpoint, source.task, source.examples)
         for artifact in self.artifacts:
             artifact.budget.require_enough_may_go(self.limits, costs)
+        return Prunable(source, data, self.limits, costs)
 
 
 @dataclass(frozen=True)

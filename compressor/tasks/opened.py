@@ -118,12 +118,23 @@ def with_rows(
     calibrated: bool = True,
     progress: Progress = SILENT,
 ) -> ModelAndRows:
-    """Encode the rows to score, recover and check on; without any, random tokens are checked on."""
+    """Encode the rows to score, recover and check on; without any, random tokens are checked on.
+
+    Args:
+        checkpoint: the model.
+        rows: to encode; None: there are none.
+        calibrated: whether they are calibration rows.
+        progress: receives messages.
+
+    Raises:
+        InputError: there are too few for the processes that share them.
+    """
     task = TASKS[checkpoint.task]
     examples = [] if rows is None else encode(rows, checkpoint, task, progress)
     if rows is None:
         batches = random_check_batches(checkpoint, task)
     else:
+        require_rows_for_ranks(len(examples))
         batches = make_check_batches(examples, checkpoint.model, task)
     return ModelAndRows(checkpoint, examples, rows, batches, calibrated)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compressor.budgets.counts import Macs
@@ -17,7 +18,6 @@ from compressor.model.sublayers import (
     TOKEN_KIND,
     TOKEN_UNITS,
     UNITS_OF,
-    Mask,
     Units,
     kind_of,
 )
@@ -168,7 +168,8 @@ def _count(model: nn.Module, weights: Iterable[Tensor]) -> int:
 def _work(checkpoint: Checkpoint, size: WorkSize) -> dict[str, float]:
     """Share of the multiply-adds of one batch by part; all 0 where there are none."""
     work = dict.fromkeys([*KINDS, *_FIXED], 0)
-    for name, count in multiply_adds(_shape(checkpoint, checkpoint.mask.counts()), size).items():
+    shape = _shapes(checkpoint)(checkpoint.mask.counts())
+    for name, count in multiply_adds(shape, size).items():
         start = name.partition(".")[0]
         work[start if start in work else OTHER] += count
     total = sum(work.values()) or 1
@@ -198,14 +199,14 @@ def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) 
 
 def _costs_at(checkpoint: Checkpoint, lengths: Sequence[tuple[int, int]]) -> UnitCosts:
     """For rows of these source and target lengths."""
-    full, rows_of = Mask.full(checkpoint.layers), Counter(lengths)
+    full, rows_of, shaped = checkpoint.mask, Counter(lengths), _shapes(checkpoint)
 
     def count(shape: ModelShape) -> float:
         return sum(
             rows * total_multiply_adds(shape, WorkSize(1, *size)) for size, rows in rows_of.items()
         )
 
-    shape = _shape(checkpoint, full.counts())
+    shape = shaped(full.counts())
     dense = count(shape)
 
     def of_units(one_token: bool) -> dict[str, float]:
@@ -214,8 +215,7 @@ def _costs_at(checkpoint: Checkpoint, lengths: Sequence[tuple[int, int]]) -> Uni
         for kind in full.kinds():
             names = [name for name in full.keep if kind_of(name) == kind]
             smaller = full.without([(names[-1 if one_token else 0], 0)])
-            one_less = _shape(checkpoint, smaller.counts())
-            shapes = (replace(x, one_token=one_token) for x in (shape, one_less))
+            shapes = (replace(x, one_token=one_token) for x in (shape, shaped(smaller.counts())))
             whole, less = map(count, shapes)
             found[kind] = whole - less
         return found
@@ -253,11 +253,14 @@ def _by_tokens(kind: str, shape: ModelShape, count: Callable[[ModelShape], float
     )
 
 
-def _shape(checkpoint: Checkpoint, counts: Mapping[str, int]) -> ModelShape:
-    """The shape of a checkpoint's model with so many units of each sublayer."""
+def _shapes(checkpoint: Checkpoint) -> Callable[[Mapping[str, int]], ModelShape]:
+    """The shape of a checkpoint's model, by the number of units that each sublayer has."""
     task, config = TASKS[checkpoint.task], checkpoint.model.config
-    one_token = computes_one_token(checkpoint.model)
     tokens = task.graphs.output_tokens(checkpoint)
-    count = None if tokens is None else len(tokens)
-    values = config.to_dict()  # type: ignore[union-attr,operator]
-    return shape_of(task, values, counts, count, one_token=one_token)
+    return partial(
+        shape_of,
+        task,
+        config.to_dict(),  # type: ignore[union-attr,operator]
+        output_tokens=None if tokens is None else len(tokens),
+        one_token=computes_one_token(checkpoint.model),
+    )
