@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from errno import EACCES
 from functools import partial
 from typing import Any
 
@@ -63,19 +62,6 @@ class VerificationError(CompressError):
     """A smaller model is wrong: pruned != masked, or ONNX != PyTorch."""
 
     exit_code = 5
-
-
-def cannot_read(path: object, error: OSError) -> InputError:
-    """The error of a file that exists but cannot be read.
-
-    Args:
-        path: of the file.
-        error: the system's.
-    """
-    advice = (
-        "make it readable for the user who runs this" if error.errno == EACCES else "copy it again"
-    )
-    return InputError(f"cannot read {path}: {error.strerror}; {advice}", id="file-unreadable")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -75,9 +75,9 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
     require_checkpoint(directory)
     path = directory / CONFIG_FILE
     values = read_object(path, _MALFORMED)
-    entry = architecture(str(values.get("model_type", "none"))[:100], str(directory))
-    bounds = entry.size_bounds()
     with errors_of(path, _MALFORMED):
+        entry = architecture(str(values.get("model_type", "none"))[:100], str(directory))
+        bounds = entry.size_bounds()
         _require_variant(values, entry, path)
         _require_sizes(values, bounds)
         config: Any = transformers.AutoConfig.from_pretrained(
@@ -86,12 +86,12 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
         follow_stored(config, values, entry, path)
         loaded = {name: getattr(config, name, None) for name in bounds}  # whatever its name is
         _require_sizes({name: x for name, x in loaded.items() if x is not None}, bounds)
-        _require_values(config, entry, path)
         if (refused := entry.refuse(config)) is not None:
             problem = f"describes a model of type {config.model_type} that cannot be pruned"
             raise _unsupported(path, problem, refused)
         if entry.decoder is None:
             _require_class_names(values, config)
+        _require_values(config, entry, path)
     # These change how the model is run, not what it computes; scoring and recovery rely on the
     # usual values.
     config._attn_implementation, config.output_attentions = None, False

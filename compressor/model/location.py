@@ -13,11 +13,11 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from safetensors import safe_open
 from torch import nn
 
-from compressor.errors import InputError, cannot_read
+from compressor.errors import InputError
 from compressor.model.reading import first_line, malformed, read_object
 from compressor.storage import manifest
 from compressor.storage.hashes import fingerprint
-from compressor.storage.input_files import MIB, inner_path
+from compressor.storage.input_files import MIB, cannot_read, inner_path
 
 CONFIG_FILE = "config.json"
 WEIGHTS = "model.safetensors"
@@ -190,11 +190,8 @@ def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
     for path in files:
         try:
             tensors = _read_tensors(path)
-        except PermissionError as error:
-            raise cannot_read(path, error) from error
         except Exception as error:  # whatever the libraries trip over is in the file
-            reason = _reason(path, error)
-            raise malformed(path, reason, _UNREADABLE) from error
+            raise _unreadable(path, error) from error
         for name in sorted(stored.keys() & tensors.keys()):
             raise malformed(path, f"{name} is in another file, too", _UNREADABLE)
         stored |= tensors
@@ -215,6 +212,13 @@ def _read_tensors(path: Path) -> dict[str, StoredTensor]:
         for name, x in values.items()
         if isinstance(x, torch.Tensor)
     }
+
+
+def _unreadable(path: Path, error: Exception) -> InputError:
+    """The error of a file of weights, with what is most likely wrong with it."""
+    denied = error if isinstance(error, PermissionError) else None
+    reason = "" if denied else _reason(path, error)
+    return cannot_read(path, denied) if denied else malformed(path, reason, _UNREADABLE)
 
 
 def _reason(path: Path, error: Exception) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from compressor.errors import CompressError, InputError
 from compressor.storage.input_files import read_json, shown
 from compressor.storage.wrong_values import wanted
+
+Entry = TypeVar("Entry")
 
 
 def malformed(path: Path, reason: str | BaseException, id: str) -> InputError:
@@ -72,7 +74,7 @@ def read_settings(
 
     Args:
         path: the file.
-        supported: name -> type of its values.
+        supported: name -> type of its values; of an object, the same of what is in it.
         id: of the error of a malformed file.
         needed: whether the file must be there; else a missing one has no settings.
 
@@ -82,8 +84,37 @@ def read_settings(
     values = read_object(path, id) if needed or path.exists() else {}
     set_values = {name: value for name, value in values.items() if value is not None}
     for name, value in set_values.items():
-        require_supported(path, name, value, supported.get(name))
+        kind = supported.get(name)
+        inside = kind if isinstance(kind, Mapping) else {}
+        require_supported(path, name, value, dict[str, Any] if inside else kind)
+        for inner, x in value.items() if inside else ():
+            if x is not None:
+                require_supported(path, f"{inner} of {name}", x, inside.get(inner))
     return set_values
+
+
+def read_entries(
+    path: Path, known: Collection[str], id: str, make: Callable[[dict[str, Any]], Entry]
+) -> list[Entry]:
+    """Read the objects that a file lists.
+
+    Args:
+        path: the file.
+        known: names of their settings; others must have a value that sets nothing.
+        id: of the error of a malformed file.
+        make: makes an entry of an object; whatever it raises is wrong with the file.
+
+    Raises:
+        InputError: the file cannot be read, or an object has another setting.
+    """
+    with errors_of(path, id):
+        objects = [dict(listed) for listed in read_json(path)]
+        entries = [make(listed) for listed in objects]
+    for listed in objects:
+        for name, value in listed.items():
+            if value and name not in known:
+                raise unsupported(path, name, value, "it is unknown here")
+    return entries
 
 
 def require_supported(path: Path, name: str, value: Any, values: Any, **context: Any) -> None:

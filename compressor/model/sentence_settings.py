@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from compressor.errors import InputError
-from compressor.model.reading import malformed, read_settings, require_supported, unsupported
-from compressor.storage.input_files import inner_path, read_json, shown
+from compressor.model.reading import read_entries, read_settings, unsupported
+from compressor.storage.input_files import inner_path, shown
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
@@ -63,7 +63,7 @@ _ENCODER: Mapping[str, Any] = {
     "max_seq_length": _SIZE,
     "do_lower_case": bool,
     "unpad_inputs": Any,
-    **dict.fromkeys(_ARGUMENTS, dict[str, Any]),
+    **_ARGUMENTS,
     **dict.fromkeys(("query_length", "document_length", "query_expansion"), _NOTHING),
     **dict.fromkeys(("tokenizer_name_or_path", "processing_kwargs"), _NOTHING),
     **dict.fromkeys(("transformer_task", "modality_config", "module_output_name"), Any),
@@ -112,7 +112,7 @@ MODULE_FILES: Mapping[str, Mapping[str, Any]] = {
     "Normalize": _NAMES,
     "Dropout": {"dropout": Any},  # does nothing to a trained model
 }
-_ENTRY = dict.fromkeys(("idx", "name", "path", "type"), Any)  # of `MODULES`
+_ENTRY = ("idx", "name", "path", "type")  # of `MODULES`
 _MALFORMED = "sentence-file-malformed"
 
 
@@ -145,8 +145,10 @@ def read_sentence_settings(directory: Path) -> SentenceSettings | None:
     """
     if not (directory / MODULES).exists():
         return None
-    path = directory / SETTINGS
+    path, encoder_path = directory / SETTINGS, encoder_settings_file(directory)
     values = read_settings(path, _SETTINGS, _MALFORMED)
+    encoder = read_settings(encoder_path, _ENCODER, _MALFORMED)
+    modules = read_entries(directory / MODULES, _ENTRY, _MALFORMED, _module)
     kind = values.get("model_type", SENTENCE_TRANSFORMER)
     # A prompt that is null, or one of these two that is missing, is an empty one.
     prompts = dict.fromkeys(("query", "document") if kind == SENTENCE_TRANSFORMER else (), "")
@@ -156,7 +158,8 @@ def read_sentence_settings(directory: Path) -> SentenceSettings | None:
     if default_prompt is None or (default_prompt and kind == CROSS_ENCODER):
         reason = "a cross-encoder has none" if default_prompt else "prompts lacks it"
         raise unsupported(path, "default_prompt_name", default, reason)
-    max_tokens, lower_case = _encoder_settings(directory, kind)
+    max_tokens, lower_case = _encoder_settings(encoder, kind, encoder_path)
+    _require_order(modules, kind, directory)
     return SentenceSettings(
         kind=kind,
         max_tokens=max_tokens,
@@ -166,41 +169,30 @@ def read_sentence_settings(directory: Path) -> SentenceSettings | None:
         similarity=values.get("similarity_fn_name", "cosine"),
         truncate=values.get("truncate_dim"),
         activation=values.get("activation_fn"),
-        modules=_read_modules(directory, kind),
+        modules=modules,
     )
 
 
-def _encoder_settings(directory: Path, kind: str) -> tuple[int | None, bool]:
+def _encoder_settings(values: dict[str, Any], kind: str, path: Path) -> tuple[int | None, bool]:
     """The most tokens of a text, and whether texts are lower-cased."""
-    path = encoder_settings_file(directory)
-    values = read_settings(path, _ENCODER, _MALFORMED)
-    lengths = {_LENGTH: values.get("max_seq_length")}
-    for key, supported in _ARGUMENTS.items():
-        for name, value in values.get(key, {}).items():
-            if value is not None:
-                require_supported(path, f"{name} of {key}", value, supported.get(name))
-                lengths[name] = value
+    lengths = [values.get("max_seq_length"), *(values.get(x, {}).get(_LENGTH) for x in _ARGUMENTS)]
+    length = next((x for x in reversed(lengths) if x is not None), None)
     # The package takes a file without a task for a sentence encoder's.
     usual = {"transformer_task": _ENCODERS[SENTENCE_TRANSFORMER]["transformer_task"]}
     for key, value in (usual | values).items():
         if value != _ENCODERS[kind].get(key, value):
             raise unsupported(path, key, value, f"a {kind} has {_ENCODERS[kind][key]}")
-    return lengths[_LENGTH], values.get("do_lower_case", False)
+    return length, values.get("do_lower_case", False)
 
 
-def _read_modules(directory: Path, model_kind: str) -> list[tuple[str, str]]:
-    path = directory / MODULES
-    modules = []
-    try:
-        for entry in read_json(path):
-            kind, folder = str(entry["type"]), str(entry["path"])
-            kind = kind.rpartition(".")[2] if kind.startswith(PACKAGE) else kind
-            modules.append((kind, inner_path(folder) if folder else ""))
-            for name, value in entry.items():
-                if value or name in _ENTRY:
-                    require_supported(path, name, value, _ENTRY.get(name))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise malformed(path, error, _MALFORMED) from error
+def _module(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Kind and folder of a module."""
+    kind, folder = str(entry["type"]), str(entry["path"])
+    kind = kind.rpartition(".")[2] if kind.startswith(PACKAGE) else kind
+    return kind, inner_path(folder) if folder else ""
+
+
+def _require_order(modules: Sequence[tuple[str, str]], model_kind: str, directory: Path) -> None:
     kinds = [kind for kind, _ in modules]
     wanted, behind = ["Transformer"], set[str]()
     if model_kind == SENTENCE_TRANSFORMER:
@@ -209,11 +201,11 @@ def _read_modules(directory: Path, model_kind: str) -> list[tuple[str, str]]:
     if not is_in_order or modules[0][1]:
         more = f", and any number of {', '.join(sorted(behind))} behind" if behind else ""
         raise InputError(
-            f"{path} lists {', '.join(kinds)}; supported are {' and '.join(wanted)}, in this "
-            f'order{more}, the first with its files in {directory} and the path ""',
+            f"{directory / MODULES} lists {', '.join(kinds)}; supported are "
+            f"{' and '.join(wanted)}, in this order{more}, the first with its files in {directory} "
+            'and the path ""',
             id="sentence-modules-unsupported",
         )
-    return modules
 
 
 def encoder_settings_file(directory: Path) -> Path:

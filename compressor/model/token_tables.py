@@ -41,8 +41,9 @@ def _tables(model: Any) -> Iterator[tuple[Tensor, bool]]:
 
 def shares_tables(model: Any) -> bool:
     """Whether an encoder-decoder's two sides have one table of tokens."""
-    tables = [table for table, _ in _tables(model)]
-    return any(tables[0] is table for table in tables[1:])
+    source = model.get_encoder().embed_tokens.weight
+    target, output = model.get_decoder().embed_tokens.weight, model.get_output_embeddings().weight
+    return source is target or source is output
 
 
 def with_tokens(

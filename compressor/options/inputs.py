@@ -16,12 +16,13 @@ from compressor.model.languages import (
     text_codes,
 )
 from compressor.options.bounds import MINIMUM_ROWS
+from compressor.options.recipe import Recipe
 from compressor.options.sections import Columns, Export, ModelSection
 from compressor.options.validate import check_options
 from compressor.progress import SILENT, Progress
 from compressor.report import sentences
 from compressor.tasks import TASKS, Rows, Task, require_task
-from compressor.tasks.opened import DataRows, ModelAndRows, with_rows
+from compressor.tasks.opened import DataRows, Inputs, ModelAndRows, hold_out, with_rows
 from compressor.tasks.rows import Reading
 from compressor.tasks.texts import SOURCE, TARGET, TextFile, texts_of
 
@@ -49,6 +50,24 @@ def load(section: ModelSection, *, dense: bool = True, answers: bool = True) -> 
     if answers and checkpoint.entry.decoder is not None:
         require_said(network, tokenizer, checkpoint.entry, checkpoint.name)
     return checkpoint
+
+
+def open_inputs(recipe: Recipe, checkpoint: Checkpoint, progress: Progress) -> Inputs:
+    """Open the texts and the rows of a recipe, and check them.
+
+    Args:
+        recipe: with what device and model decide.
+        checkpoint: the model.
+        progress: receives messages.
+    """
+    task, how = TASKS[checkpoint.task], reading(recipe.data, checkpoint)
+    source_text, target_text = texts_to_keep(recipe.export, task, how, progress)
+    data = read(recipe.data, checkpoint, how, progress, recipe.evaluation.tokenizers)
+    if recipe.budget.searches_rows:
+        data = hold_out(data, recipe.seed)
+    if warning := sentences.warning_of_shared_rows(data):
+        progress.message(warning)
+    return Inputs(checkpoint, data, how, source_text, target_text)
 
 
 def reading(section: Columns, checkpoint: Checkpoint) -> Reading:
@@ -122,14 +141,6 @@ def read(
     elif calibration is not None:
         calibration = with_tokenizers(calibration, tokenizers)
     return DataRows(calibration, test)
-
-
-def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
-    """Warn if test rows are calibration rows, too."""
-    shared = data.shared
-    if shared and data.test is not None:
-        text = sentences.shared_rows(shared, len(data.test.sources))
-        progress.message(f"warning: {text}; give other --test rows")
 
 
 def calibration_rows(

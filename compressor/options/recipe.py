@@ -115,14 +115,15 @@ class Recipe(Request):
             task: of the model.
             tokens: whether layers of the model may hand on fewer tokens than they get.
         """
-        options = {**self.options, "device": self.device}  # which a launcher may have set
+        recovery = [x.on_device(device).for_task(task) for x in self.recovery]
         # Graphs that choose tokens have no fused form for CUDA.
         tokens = tokens and self.method.scores_tokens and device == "cpu"
         budget = self.budget.with_default_units(tokens)
+        options = {**self.options, "device": self.device}  # which a launcher may have set
         if budget != self.budget:
             options |= options_of(budget)
         made = self.model_copy(update={"budget": budget, "options": options})
-        return made.with_recovery([x.on_device(device).for_task(task) for x in self.recovery])
+        return made.with_recovery(recovery)
 
     def options_that_count(self) -> dict[str, Any]:
         """The options that change results; see `options_by_file_names`."""

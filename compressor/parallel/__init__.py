@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
-from compressor.errors import EnvironmentProblem
+from compressor.errors import CompressError, EnvironmentProblem
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -192,6 +192,29 @@ def gather(value: Value) -> list[Value]:
 def agree(value: Value) -> Value:
     """The value of rank 0, on all ranks."""
     return on_main(lambda: value)
+
+
+def require_same(
+    facts: Mapping[str, object], advice: str, kind: type[CompressError], id: str
+) -> None:
+    """Check that all processes have the same facts.
+
+    Args:
+        facts: name -> value, compared as texts.
+        advice: what to do about a difference.
+        kind: the error to raise.
+        id: of the error.
+
+    Raises:
+        CompressError: of that kind, on all ranks.
+    """
+    first, *others = gather({name: str(value) for name, value in facts.items()})
+    for number, other in enumerate(others, 1):
+        for name, value in first.items():
+            if other[name] != value:
+                raise kind(
+                    f"rank 0 has {name} {value}, rank {number} has {other[name]}; {advice}", id=id
+                )
 
 
 def on_main(compute: Callable[[], Value]) -> Value:

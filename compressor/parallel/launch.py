@@ -14,13 +14,13 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from compressor import parallel
-from compressor.errors import CompressError, EnvironmentProblem
+from compressor.errors import EnvironmentProblem
 from compressor.parallel import Ranks
 
 if TYPE_CHECKING:
@@ -121,29 +121,6 @@ def finish() -> None:
     distributed.destroy_process_group()
 
 
-def require_same(
-    facts: Mapping[str, object], advice: str, kind: type[CompressError], id: str
-) -> None:
-    """Check that all processes have the same facts.
-
-    Args:
-        facts: name -> value, compared as texts.
-        advice: what to do about a difference.
-        kind: the error to raise.
-        id: of the error.
-
-    Raises:
-        CompressError: of that kind, on all ranks.
-    """
-    first, *others = parallel.gather({name: str(value) for name, value in facts.items()})
-    for number, other in enumerate(others, 1):
-        for name, value in first.items():
-            if other[name] != value:
-                raise kind(
-                    f"rank 0 has {name} {value}, rank {number} has {other[name]}; {advice}", id=id
-                )
-
-
 def require_same_versions(compress: str) -> None:
     """Raise `EnvironmentProblem` if processes run other versions of packages, or of `compress`."""
     if parallel.size() == 1:
@@ -152,7 +129,7 @@ def require_same_versions(compress: str) -> None:
 
     packages = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
     facts = {"compress": compress, "Python": ".".join(platform.python_version_tuple()[:2])}
-    require_same(
+    parallel.require_same(
         facts | {name: version(name) for name in packages},
         "install the same versions on all machines",
         EnvironmentProblem,

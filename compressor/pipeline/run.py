@@ -16,7 +16,8 @@ from compressor.recovery.planning import prepare_recovery
 from compressor.recovery.pruned import prune_units, recover_units
 from compressor.report.defaults import choose_defaults
 from compressor.report.publish import without_paths
-from compressor.report.run_report import Measured, describe_run, gated, publish, run_metadata
+from compressor.report.rules import gated
+from compressor.report.run_report import Measured, describe_run, publish, run_metadata
 from compressor.report.schema import Report
 from compressor.selection.choose import select_units
 from compressor.selection.layers import without_layers

@@ -12,7 +12,6 @@ from typing import Any
 from compressor.export.candidate_table import require_few
 from compressor.export.exported import export_bytes
 from compressor.export.precision_names import precision_timed, precisions_to_export
-from compressor.model.checkpoint import Checkpoint
 from compressor.model.kept_tokens import require_cuttable
 from compressor.model.location import checkpoint_files
 from compressor.options import inputs
@@ -23,7 +22,7 @@ from compressor.recovery import RecoveryMethod, earlier_artifact
 from compressor.recovery.planning import RecoveryPlan, open_recovery
 from compressor.report.card_facts import CardFacts, read_card
 from compressor.report.rule import Inconclusive, Rule
-from compressor.report.run_report import Inputs, require_own_outputs
+from compressor.report.run_report import require_own_outputs
 from compressor.selection.values import (
     Measuring,
     Prunable,
@@ -37,11 +36,7 @@ from compressor.storage.names import BASE
 from compressor.storage.version import __version__
 from compressor.tasks import TASKS
 from compressor.tasks.engines import engines_to_measure, pick_device, require_engines
-from compressor.tasks.opened import (
-    ModelAndRows,
-    hold_out,
-    with_rows,
-)
+from compressor.tasks.opened import Inputs, ModelAndRows, with_rows
 
 
 @dataclass(frozen=True)
@@ -93,36 +88,13 @@ def prepare(recipe: Recipe, output: Path, progress: Progress) -> tuple[Plan, Ope
     check_device(recipe, device)
     checkpoint = inputs.load(recipe.model)
     check_model(recipe, checkpoint)
-    if recipe.export.candidates is not None:
-        require_few(recipe.export.candidates, checkpoint)
     tokens = not checkpoint.needs_all_tokens
     recipe = recipe.resolved(device, TASKS[checkpoint.task], tokens=tokens)
-    given = open_inputs(recipe, checkpoint, progress)
+    given = inputs.open_inputs(recipe, checkpoint, progress)
     plan = plan_run(recipe, given, device, output)
     if given.source_text is not None:
         require_cuttable(checkpoint, plan.languages)
     return plan, open_model(plan, given, progress)
-
-
-def open_inputs(recipe: Recipe, checkpoint: Checkpoint, progress: Progress) -> Inputs:
-    """Open the texts and the rows of a recipe, and check them.
-
-    Args:
-        recipe: with what device and model decide.
-        checkpoint: the model.
-        progress: receives messages.
-    """
-    task = TASKS[checkpoint.task]
-    reading = inputs.reading(recipe.data, checkpoint)
-    source_text, target_text = inputs.texts_to_keep(recipe.export, task, reading, progress)
-    data = inputs.read(recipe.data, checkpoint, reading, progress, recipe.evaluation.tokenizers)
-    if data.test is not None:
-        for rule in recipe.gate.rules():
-            rule.require_rows(data.test)
-    if recipe.budget.searches_rows:
-        data = hold_out(data, recipe.seed)
-    inputs.warn_of_shared_rows(data, progress)
-    return Inputs(checkpoint, data, reading, source_text, target_text)
 
 
 def plan_run(recipe: Recipe, given: Inputs, device: str, output: Path) -> Plan:
@@ -134,25 +106,32 @@ def plan_run(recipe: Recipe, given: Inputs, device: str, output: Path) -> Plan:
         device: to compute on.
         output: the directory of the run.
     """
+    options, rules = recipe.options_that_count(), recipe.gate.rules()
+    if given.data.test is not None:
+        for rule in rules:
+            rule.require_rows(given.data.test)
+    candidates = recipe.export.candidates
+    if candidates is not None:
+        require_few(candidates, given.checkpoint)
     task = TASKS[given.checkpoint.task]
     engines = recipe.export.engines
     timing = recipe.throughput
+    precisions = precisions_to_export(recipe.export.precision, device)
     require_engines(engines, task, device)
     measured = engines_to_measure(engines, task, device, timing is not None)
     removal = plan_removal(recipe.budget, recipe.method, given.checkpoint.mask, output)
-    precisions = precisions_to_export(recipe.export.precision, device)
     of_artifacts = {x.directory: recipe.to_yaml(x.budget) for x in removal.artifacts}
     return Plan(
         output=output,
         device=device,
         seed=recipe.seed,
-        options=recipe.options_that_count(),
+        options=options,
         languages=recipe.export.keep_languages,
         removal=removal,
         recovery=recipe.recovery,
         engines=measured,
         precisions=precisions,
-        candidates=recipe.export.candidates,
+        candidates=candidates,
         measuring=Measuring(
             timing=None if timing is None else timing.settings(),
             precision=precision_timed(precisions, device),
@@ -160,7 +139,7 @@ def plan_run(recipe: Recipe, given: Inputs, device: str, output: Path) -> Plan:
             resamples=recipe.evaluation.resamples,
         ),
         samples=recipe.evaluation.samples,
-        rules=recipe.gate.rules(),
+        rules=rules,
         inconclusive=recipe.gate.inconclusive,
         recipes={output: recipe.to_yaml()} | of_artifacts,
         card=recipe.card.over(read_card(given.checkpoint.directory)),

@@ -20,11 +20,10 @@ from compressor.export.vocabulary import tokens_of_text
 from compressor.model.kept_tokens import KeptIds
 from compressor.pipeline.setup import Opened, Plan
 from compressor.recovery.planning import RecoveryPlan
-from compressor.report.run_report import Inputs
 from compressor.steps.context import Context
 from compressor.steps.results import Check
 from compressor.steps.values import DecoderTokens
-from compressor.tasks.opened import ModelAndRows, with_rows
+from compressor.tasks.opened import Inputs, ModelAndRows, with_rows
 from compressor.tasks.texts import TextFile
 
 

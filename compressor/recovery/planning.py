@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor import parallel
-from compressor.errors import UsageError
 from compressor.model.pruning_record import read_pruning_record
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import remaining_sublayers
 from compressor.progress import Progress
 from compressor.recovery import (
-    ExtraText,
     Recovered,
     RecoveryJob,
     RecoveryMethod,
@@ -31,7 +29,7 @@ from compressor.steps.values import Exported
 from compressor.storage.names import BASE
 from compressor.tasks.opened import ModelAndRows
 from compressor.tasks.rows import Reading
-from compressor.training.text import Text, TextLines
+from compressor.training.text import Text, training_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -122,50 +120,10 @@ def open_recovery(
         require_enough(len(opened.examples))
     if directory is not None:
         read_pruning_record(directory)
-    lines = None if text is None else open_text(text, opened, reading, progress)
+    lines = None
+    if text is not None:
+        lines = training_text(text.path, opened, reading, progress, copies=text.copies)
     return RecoveryPlan(methods, text=lines)
-
-
-def open_text(text: ExtraText, opened: ModelAndRows, reading: Reading, progress: Progress) -> Text:
-    """The text to distill from, all lines checked.
-
-    Where the calibration rows are pairs of texts, lines are pairs, too.
-    """
-    task, rows = opened.task, opened.rows
-    if not task.one_example_per_row:
-        raise UsageError(
-            f"--distill-text {text.path}: a line would need the parts of its own that rows for "
-            f"{task.name} have; leave it out, and give more --calibration rows",
-            id="text-for-other-tasks",
-        )
-    if text.copies and task.learns_from_answers:
-        raise UsageError(
-            f"--distill-augment {text.copies} is not for {task.name}, which learns from the dense "
-            "model's translations of whole sentences; leave it out",
-            id="augment-for-translators",
-        )
-    pairs = task.joins_pairs and rows is not None and bool(rows.pairs)
-    lines = TextLines(
-        text.path,
-        columns_of=partial(
-            task.text_columns,
-            reading=reading,
-            pairs="all" if pairs else "none",
-        ),
-        pairs=pairs,
-        progress=lambda done: progress.update("lines read", done, None),
-    )
-    if lines.said:
-        progress.message(lines.said)
-    checkpoint = opened.checkpoint
-    return Text(
-        lines=lines,
-        task=task,
-        tokenizer=checkpoint.tokenizer,
-        max_tokens=checkpoint.max_source_tokens,
-        labels=task.label_names(checkpoint.model.config),
-        copies=text.copies,
-    )
 
 
 def prepare_recovery(plan: RecoveryPlan, dense: Exported | None, context: Context) -> RecoveryPlan:

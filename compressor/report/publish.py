@@ -9,18 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compressor.evaluation.models import sample_answers
 from compressor.report import facts
-from compressor.report.schema import Report, Sample
+from compressor.report.schema import Report
 from compressor.steps.results import Ranking, Source, Variant
-from compressor.tasks import Rows
-
-
-def sample_rows(rows: Rows, samples: int) -> list[Sample]:
-    """The test rows that a report shows, long texts shortened."""
-    columns = [rows.sources, *([] if rows.pairs is None else [rows.pairs])]
-    shown = [sample_answers(column, samples) for column in (*columns, rows.targets)]
-    return [Sample(texts=texts, reference=right) for *texts, right in zip(*shown, strict=True)]
 
 
 def only(report: Report, variant: Variant) -> Report:

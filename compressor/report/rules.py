@@ -365,6 +365,11 @@ def check(
     return outcomes
 
 
+def gated(report: Report, gate: Sequence[Rule], inconclusive: Inconclusive) -> Report:
+    """The report with the outcomes of a gate's rules; arguments and errors are those of `check`."""
+    return report.model_copy(update={"gate": check(report, gate, inconclusive)})
+
+
 def exit_status(outcomes: Sequence[Outcome]) -> int:
     """0 if every rule is met, else 1."""
     return 0 if all(outcome.met for outcome in outcomes) else 1

@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from compressor import parallel
-from compressor.evaluation.models import source_of
+from compressor.evaluation.models import sample_answers, source_of
 from compressor.export.precisions import set_default
-from compressor.model.checkpoint import Checkpoint
-from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports, rules
+from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
 from compressor.report.card import render_card
 from compressor.report.card_facts import CardFacts
 from compressor.report.defaults import fastest_engines
-from compressor.report.publish import only, sample_rows, share_scoring, without_paths
-from compressor.report.rule import Inconclusive
-from compressor.report.rules import Rule
-from compressor.report.schema import Report
+from compressor.report.publish import only, share_scoring, without_paths
+from compressor.report.schema import Report, Sample
 from compressor.steps.context import Context
 from compressor.steps.results import (
     Check,
@@ -36,8 +33,8 @@ from compressor.storage.hashes import sha256_of
 from compressor.storage.manifest import CARD, MANIFEST, RECIPE, manifest_of
 from compressor.storage.outputs import require_written_by_run, write_manifest, write_outputs
 from compressor.storage.version import __version__
-from compressor.tasks.opened import DataRows
-from compressor.tasks.rows import Reading
+from compressor.tasks import Rows
+from compressor.tasks.opened import Inputs
 from compressor.tasks.texts import TextFile
 from compressor.throughput import hardware
 
@@ -50,17 +47,6 @@ class Measured:
     builds: Sequence[Variant]  # the others, of which those to serve are marked
     throughput: Throughput | None
     search: SpeedSearch | QualitySearch | None = None  # of the last budget
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What a run was started with, as its report names it."""
-
-    checkpoint: Checkpoint  # the dense model
-    data: DataRows
-    reading: Reading  # how texts without answers are read
-    source_text: TextFile | None  # whose tokens are kept
-    target_text: TextFile | None  # whose tokens decoders of pruned models score
 
 
 def run_metadata(*, command: str) -> dict[str, str]:
@@ -138,16 +124,11 @@ def describe_run(
     )
 
 
-def gated(report: Report, gate: Sequence[Rule], inconclusive: Inconclusive) -> Report:
-    """The report with the outcomes of a gate's rules.
-
-    Args:
-        report: of what was measured.
-        gate: the rules.
-        inconclusive: what counts where an interval has the limit in it.
-    """
-    outcomes = rules.check(report, gate, inconclusive)
-    return report.model_copy(update={"gate": outcomes})
+def sample_rows(rows: Rows, samples: int) -> list[Sample]:
+    """The test rows that a report shows, long texts shortened."""
+    columns = [rows.sources, *([] if rows.pairs is None else [rows.pairs])]
+    shown = [sample_answers(column, samples) for column in (*columns, rows.targets)]
+    return [Sample(texts=texts, reference=right) for *texts, right in zip(*shown, strict=True)]
 
 
 def source_of_text(file: TextFile) -> Source:

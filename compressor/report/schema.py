@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from compressor.errors import InputError, cannot_read
+from compressor.errors import InputError
 from compressor.model.sublayers import TOKEN_UNITS, layer_of
 from compressor.steps.results import (
     FROM_FILE,
@@ -27,7 +27,7 @@ from compressor.steps.results import (
     Variant,
     Whole,
 )
-from compressor.storage.input_files import read_json
+from compressor.storage.input_files import cannot_read, read_json
 from compressor.storage.manifest import require_unchanged
 from compressor.storage.wrong_values import wanted
 from compressor.tasks import TASKS

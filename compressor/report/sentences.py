@@ -12,6 +12,7 @@ from compressor.report.numbers import join
 from compressor.report.schema import Report
 from compressor.report.view import BuildSummary, Difference, Headline, SpeedRow
 from compressor.steps.results import Outcome, Quality, SpeedSearch, Throughput, Timing, Variant
+from compressor.tasks.opened import DataRows
 
 APART = 0.15  # difference of the encoder's shares of time and of multiply-adds that is told
 WIDE = 0.2  # width of a speed-up's interval, as a share of it, above which it is uncertain
@@ -232,6 +233,15 @@ def shared_rows(shared: int, total: int) -> str:
     """`3 of 24 test rows are calibration rows too, so …`, without the final full stop."""
     are = "is a calibration row" if shared == 1 else "are calibration rows"
     return f"{shared:,} of {total:,} test rows {are} too, so the loss on new text can be greater"
+
+
+def warning_of_shared_rows(data: DataRows) -> str:
+    """The warning that test rows are calibration rows, too; empty if none is."""
+    shared = data.shared
+    if not shared or data.test is None:
+        return ""
+    text = shared_rows(shared, len(data.test.sources))
+    return f"warning: {text}; give other --test rows"
 
 
 def time_beside_products(report: Report) -> list[str]:

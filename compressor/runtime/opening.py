@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from compressor.errors import InputError, cannot_read
+from compressor.errors import InputError
 from compressor.runtime.artifact import (
     ARTIFACTS,
     CTRANSLATE2_DIRECTORY,
@@ -25,7 +25,13 @@ from compressor.runtime.artifact import (
     FileName,
 )
 from compressor.runtime.generation import OutputTokens
-from compressor.storage.input_files import inner_path, parse_json, read_json, read_text
+from compressor.storage.input_files import (
+    cannot_read,
+    inner_path,
+    parse_json,
+    read_json,
+    read_text,
+)
 from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
 
 

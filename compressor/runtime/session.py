@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import EnvironmentProblem, InputError, UsageError, did_you_mean
+from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.runtime.artifact import CPU_ONLY
 from compressor.runtime.gpu_thread import in_turn
 from compressor.runtime.opening import unusable
@@ -196,9 +196,7 @@ def require_device(device: str) -> None:
     """Raise `UsageError` for the name of no device."""
     if device not in PROVIDERS:
         raise UsageError(
-            f"device {device!r} is unknown; use one of {', '.join(PROVIDERS)}"
-            + did_you_mean(device, PROVIDERS),
-            id="device-unknown",
+            f"device {device!r} is unknown; use one of {', '.join(PROVIDERS)}", id="device-unknown"
         )
 
 

@@ -21,7 +21,6 @@ from pydantic import BaseModel, TypeAdapter
 from compressor import parallel
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.model.memory import trim_memory
-from compressor.parallel import launch
 from compressor.progress import Progress
 from compressor.steps.results import READ, RECORDED
 from compressor.storage.disk import translate_disk_errors
@@ -340,7 +339,7 @@ def open_steps(
     steps = Steps(root, identity, progress)
     run = steps.state / _RUN
     advice = "give all ranks the same options, model and data"
-    launch.require_same(identity, advice, InputError, "ranks-differ-in-inputs")
+    parallel.require_same(identity, advice, InputError, "ranks-differ-in-inputs")
 
     def require_ours() -> None:
         others = any(path.name != STATE for path in root.iterdir()) if root.exists() else False

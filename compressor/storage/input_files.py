@@ -1,7 +1,7 @@
 """Reading files that others made, with bounds: nothing that is damaged or hostile hangs or crashes.
 
 Problems raise an `OSError` (with `strerror`) or a `ValueError`, which callers turn into
-InputErrors.
+InputErrors, as `cannot_read` does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from compressor.errors import InputError
 
 MIB = 1 << 20
 MOST_TEXT = 64 * MIB  # of a configuration, a recipe, a report; the largest are a few MiB
@@ -100,6 +102,21 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
 def _not_a_file(path: Path) -> OSError:
     reason = "it is a directory, a pipe or a device, not a file"
     return OSError(errno.EINVAL, reason, str(path))
+
+
+def cannot_read(path: object, error: OSError) -> InputError:
+    """The error of a file that exists but cannot be read.
+
+    Args:
+        path: of the file.
+        error: the system's.
+    """
+    advice = (
+        "make it readable for the user who runs this"
+        if error.errno == errno.EACCES
+        else "copy it again"
+    )
+    return InputError(f"cannot read {path}: {error.strerror}; {advice}", id="file-unreadable")
 
 
 def read_text(path: Path, most: int | None = MOST_TEXT) -> str:

@@ -13,9 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from compressor.errors import CompressWarning, InputError, cannot_read
+from compressor.errors import CompressWarning, InputError
 from compressor.storage.hashes import sha256_of
-from compressor.storage.input_files import inner_path, read_json, require_regular
+from compressor.storage.input_files import cannot_read, inner_path, read_json, require_regular
 
 MANIFEST = "manifest.json"
 GRAPHS_FILE = "graphs.json"  # which graphs there are; names the others, so it is written last
@@ -229,7 +229,8 @@ def require_checkpoint_unchanged(directory: Path, *, warn: bool) -> None:
     """
     listed = read_manifest(directory) or {}
     checked = {x for x in listed if _matches_any(x, [MODULES] if "/" in x else _CHECKPOINT)}
-    require_unchanged(directory, sorted(checked.union(checkpoint_files(directory))), warn=warn)
+    checked.update(checkpoint_files(directory))
+    require_unchanged(directory, sorted(checked), warn=warn)
 
 
 def _matches_any(name: str, patterns: Iterable[str]) -> bool:

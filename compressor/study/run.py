@@ -26,7 +26,7 @@ from compressor.options.table import import_object
 from compressor.options.validate import check_options
 from compressor.progress import SILENT, Progress
 from compressor.report.plots import PLOT_FORMATS, plot_style, save_figure
-from compressor.report.sentences import shared_rows
+from compressor.report.sentences import shared_rows, warning_of_shared_rows
 from compressor.report.table import (
     ReportTable,
     bullets,
@@ -229,7 +229,8 @@ def _open(request: StudyRequest, progress: Progress) -> tuple[StudiedModel, Data
     tokenizers = None if evaluation is None else evaluation.tokenizers
     reading = inputs.reading(request.data, checkpoint)
     rows = inputs.read(request.data, checkpoint, reading, progress, tokenizers)
-    inputs.warn_of_shared_rows(rows, progress)
+    if warning := warning_of_shared_rows(rows):
+        progress.message(warning)
     return StudiedModel(checkpoint, request.seed, device, progress), rows
 
 

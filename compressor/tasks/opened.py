@@ -15,7 +15,8 @@ from compressor.options.bounds import MINIMUM_ROWS
 from compressor.progress import SILENT, Progress
 from compressor.tasks import TASKS, Batch, Example, Rows, Task
 from compressor.tasks.batching import count_truncated
-from compressor.tasks.rows import count_shared, split_rows
+from compressor.tasks.rows import Reading, count_shared, split_rows
+from compressor.tasks.texts import TextFile
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -48,6 +49,17 @@ class DataRows:
     def timed(self) -> Rows:
         """The rows to time on: test rows, else those of `fitted`."""
         return self.test or self.fitted
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a run was started with, as its report names it."""
+
+    checkpoint: Checkpoint  # the dense model
+    data: DataRows
+    reading: Reading  # how texts without answers are read
+    source_text: TextFile | None  # whose tokens are kept
+    target_text: TextFile | None  # whose tokens decoders of pruned models score
 
 
 @dataclass(frozen=True)

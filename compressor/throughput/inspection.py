@@ -199,7 +199,8 @@ def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) 
 
 def _costs_at(checkpoint: Checkpoint, lengths: Sequence[tuple[int, int]]) -> UnitCosts:
     """For rows of these source and target lengths."""
-    full, rows_of, shaped = checkpoint.mask, Counter(lengths), _shapes(checkpoint)
+    full, rows_of = checkpoint.mask, Counter(lengths)
+    shaped = _shapes(checkpoint)
 
     def count(shape: ModelShape) -> float:
         return sum(

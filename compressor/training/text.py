@@ -7,14 +7,19 @@ import pickle
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from compressor.errors import UsageError
+from compressor.progress import Progress
 from compressor.storage.input_files import MIB
 from compressor.storage.text_files import REPORTED_LINES
 from compressor.tasks import Example, Rows, Task
+from compressor.tasks.opened import ModelAndRows
+from compressor.tasks.rows import Reading
 from compressor.tasks.texts import DISTILL, ColumnsOf, open_texts
 from compressor.training.augmentation import altered
 
@@ -194,3 +199,55 @@ class Text:
             ]
             for block in blocks
         ]
+
+
+def training_text(
+    path: Path,
+    opened: ModelAndRows,
+    reading: Reading,
+    progress: Progress,
+    copies: int = 0,
+) -> Text:
+    """Open the text to distill from, and check all of its lines.
+
+    Where the calibration rows are pairs of texts, lines are pairs, too.
+
+    Args:
+        path: the file.
+        opened: the dense model, and the calibration rows.
+        reading: how the text is read.
+        progress: receives messages.
+        copies: altered ones of each line.
+
+    Raises:
+        InputError: the file cannot be read, or a line is malformed.
+        UsageError: the task reads no such text, or no altered copies of it.
+    """
+    task, rows = opened.task, opened.rows
+    if not task.one_example_per_row:
+        raise UsageError(
+            f"--distill-text {path}: a line would need the parts of its own that rows for "
+            f"{task.name} have; leave it out, and give more --calibration rows",
+            id="text-for-other-tasks",
+        )
+    if copies and task.learns_from_answers:
+        raise UsageError(
+            f"--distill-augment {copies} is not for {task.name}, which learns from the dense "
+            "model's translations of whole sentences; leave it out",
+            id="augment-for-translators",
+        )
+    pairs = task.joins_pairs and rows is not None and bool(rows.pairs)
+    columns_of = partial(task.text_columns, reading=reading, pairs="all" if pairs else "none")
+    report = partial(progress.update, "lines read", total=None)
+    lines = TextLines(path, columns_of=columns_of, pairs=pairs, progress=report)
+    if lines.said:
+        progress.message(lines.said)
+    checkpoint = opened.checkpoint
+    return Text(
+        lines=lines,
+        task=task,
+        tokenizer=checkpoint.tokenizer,
+        max_tokens=checkpoint.max_source_tokens,
+        labels=task.label_names(checkpoint.model.config),
+        copies=copies,
+    )

@@ -12,7 +12,8 @@ from compressor.model.sublayers import Scores
 from compressor.report import render, terminal
 from compressor.report.build_view import build_view
 from compressor.report.card import render_card
-from compressor.report.publish import only, sample_rows, share_scoring
+from compressor.report.publish import only, share_scoring
+from compressor.report.run_report import sample_rows
 from compressor.report.schema import Report
 from compressor.report.scores_file import read_scores, write_scores
 from compressor.report.table import Column, columns, render_text
