@@ -176,8 +176,8 @@ def open_checkpoint(
     require_own_files(directory)
     if verify:
         require_checkpoint_unchanged(directory, warn=(directory / PRUNING_RECORD).exists())
+    sentence = read_sentence_settings(directory)  # first: other modules may need no config.json
     config = read_configuration(directory, trust_remote_code)
-    sentence = read_sentence_settings(directory)
     note_cross_encoder(config, sentence)
     pruning = pruning_record.find_pruning_record(directory, config)
     if dense and pruning is not None:

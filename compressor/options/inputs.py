@@ -22,8 +22,8 @@ from compressor.options.validate import check_options
 from compressor.progress import SILENT, Progress
 from compressor.report import sentences
 from compressor.tasks import TASKS, Rows, Task, require_task
-from compressor.tasks.opened import DataRows, Inputs, ModelAndRows, hold_out, with_rows
-from compressor.tasks.rows import Reading
+from compressor.tasks.opened import DataRows, Inputs, ModelAndRows, with_rows
+from compressor.tasks.rows import Reading, rows_to_search_on
 from compressor.tasks.texts import SOURCE, TARGET, TextFile, texts_of
 
 
@@ -63,8 +63,9 @@ def open_inputs(recipe: Recipe, checkpoint: Checkpoint, progress: Progress) -> I
     task, how = TASKS[checkpoint.task], reading(recipe.data, checkpoint)
     source_text, target_text = texts_to_keep(recipe.export, task, how, progress)
     data = read(recipe.data, checkpoint, how, progress, recipe.evaluation.tokenizers)
-    if recipe.budget.searches_rows:
-        data = hold_out(data, recipe.seed)
+    if recipe.budget.searches_rows and data.test is not None:
+        search, held_out = rows_to_search_on(data.test, recipe.seed)
+        data = DataRows(data.calibration, held_out, search)
     if warning := sentences.warning_of_shared_rows(data):
         progress.message(warning)
     return Inputs(checkpoint, data, how, source_text, target_text)

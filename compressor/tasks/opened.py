@@ -11,11 +11,10 @@ from compressor import parallel
 from compressor.errors import InputError
 from compressor.model.architecture import decoder_tokens
 from compressor.model.checkpoint import Checkpoint
-from compressor.options.bounds import MINIMUM_ROWS
 from compressor.progress import SILENT, Progress
 from compressor.tasks import TASKS, Batch, Example, Rows, Task
 from compressor.tasks.batching import count_truncated
-from compressor.tasks.rows import Reading, count_shared, split_rows
+from compressor.tasks.rows import Reading, count_shared
 from compressor.tasks.texts import TextFile
 
 if TYPE_CHECKING:
@@ -93,21 +92,6 @@ class ModelAndRows:
     def inputs(self) -> list[Mapping[str, Tensor]]:
         """The arguments of a model's forward, of every batch to check."""
         return [batch.inputs() for batch in self.batches]
-
-
-def hold_out(data: DataRows, seed: int) -> DataRows:
-    """The rows with the test rows in two: those to search on, and those held out as test rows."""
-    assert data.test is not None
-    search, test = split_rows(data.test, seed)
-    (searched, what), (held, _) = search.counted, test.counted
-    if min(searched, held) < MINIMUM_ROWS:
-        raise InputError(
-            f"{', '.join(data.test.files)}: too few test {what}, {searched + held}, of which "
-            f"{searched} would be searched on and {held} held out; --max-drop needs {MINIMUM_ROWS} "
-            "of each, and rows with the same text stay together",
-            id="too-few-rows",
-        )
-    return DataRows(data.calibration, test, search)
 
 
 def encode(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from compressor.errors import InputError
+from compressor.options.bounds import MINIMUM_ROWS
 from compressor.storage.text_files import REPORTED_LINES
 
 ColumnNames = Mapping[str, str]  # option of a task that is set -> name of the column
@@ -146,6 +147,24 @@ def split_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
             first.update(group)
     second = [number for number in range(rows.count) if number not in first]
     return some_rows(rows, sorted(first)), some_rows(rows, second)
+
+
+def rows_to_search_on(test: Rows, seed: int) -> tuple[Rows, Rows]:
+    """Split test rows into those that a budget searches on, and those that are held out.
+
+    Raises:
+        InputError: there are too few for both.
+    """
+    search, held_out = split_rows(test, seed)
+    (searched, what), (held, _) = search.counted, held_out.counted
+    if min(searched, held) < MINIMUM_ROWS:
+        raise InputError(
+            f"{', '.join(test.files)}: too few test {what}, {searched + held}, of which "
+            f"{searched} would be searched on and {held} held out; --max-drop needs {MINIMUM_ROWS} "
+            "of each, and rows with the same text stay together",
+            id="too-few-rows",
+        )
+    return search, held_out
 
 
 def _texts(rows: Rows) -> list[tuple[str, str]]:
