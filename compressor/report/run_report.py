@@ -183,7 +183,6 @@ def publish(
     """
     steps = context.steps
     models = facts.pruned(report)
-    facts_of_run = provenance(report, precisions)
     choose_served(report, context)
     texts = {directory / RECIPE: recipe for directory, recipe in recipes.items()}
     directories = {path.parent for path in texts}
@@ -195,6 +194,7 @@ def publish(
     report = without_paths(report, output)
     if len(models) > 1:
         texts |= render_reports(report, output)
+    facts_of_run = provenance(report, precisions)
     hashes = {n: digest for n, digest in steps.files.items() if STATE not in Path(n).parts}
 
     def write(texts: Mapping[Path, str]) -> None:
