@@ -198,7 +198,7 @@ class Budget(Options):
         """The budget of one artifact in words, as in `keep 0.5`."""
 
     @property
-    def as_typed(self) -> str:
+    def flag_text(self) -> str:
         """The option that chose it, as in `--keep 0.5`, for messages."""
         return f"--{self.text}"
 
@@ -266,7 +266,7 @@ class Budget(Options):
             full = full.with_tokens()
         elif self.floor and names_tokens(self.floor):
             raise UsageError(
-                f"--floor {self.floor} is about tokens, of which all stay with {self.as_typed}; "
+                f"--floor {self.floor} is about tokens, of which all stay with {self.flag_text}; "
                 "add --prune all, or tokens to --keep, or leave them out of the floors",
                 id="option-without-use",
             )

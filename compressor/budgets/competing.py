@@ -88,7 +88,7 @@ class SearchedUnits(CompetingUnits):
             removal_groups(scores, limits.start, limits.floors, limits.multiples, limits.even)
         ):
             raise UsageError(
-                f"{self.as_typed}: the floors keep all of {limits.start}; lower --floor or "
+                f"{self.flag_text}: the floors keep all of {limits.start}; lower --floor or "
                 "--multiple",
                 id="floors-too-high",
             )

@@ -52,7 +52,7 @@ class Counts(Budget):
     @property
     def asks_for_tokens(self) -> str:
         """`--keep tokens=0.5`, the same to remove, or a floor of tokens."""
-        named = (x.as_typed for x in self.each() if names_tokens(x.text.partition(" ")[2]))
+        named = (x.flag_text for x in self.each() if names_tokens(x.text.partition(" ")[2]))
         return next(named, super().asks_for_tokens)
 
     def amounts(self, full: Mask) -> dict[str, int]:
@@ -76,8 +76,8 @@ class Counts(Budget):
                 unit = f"{UNITS_OF[pool]} of {pool}" if pool in UNITS_OF else pool
                 unit = f"tenths of {unit}" if units_of(pool) == "tokens" else unit
                 raise UsageError(
-                    f"{self.as_typed} leaves {wanted:,} {unit}, but the floors of its {len(sizes)} "
-                    f"sublayers need {needed:,}; keep more, or lower --floor (0 lets a sublayer "
+                    f"{self.flag_text} leaves {wanted:,} {unit}, but the floors of its "
+                    f"{len(sizes)} sublayers need {needed:,}; keep more, or lower --floor (0 lets a sublayer "
                     "lose all)",
                     id="floors-too-high",
                 )

@@ -174,7 +174,7 @@ class MaxDrop(SearchedUnits):
             if math.isfinite(least):  # rounded up, so that it can be allowed
                 least = math.ceil(100 * (least - ROUNDING)) / 100
             raise UsageError(
-                f"{self.as_typed}: no smaller model that was tried is within it; the one with "
+                f"{self.flag_text}: no smaller model that was tried is within it; the one with "
                 f"{path.mask(best.position)} loses least, {least:.2f} {judge.metric}; allow that "
                 "much, or add --recover reconstruct+distill",
                 id="max-drop-unreachable",

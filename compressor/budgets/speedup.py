@@ -61,7 +61,7 @@ class Speedup(SearchedUnits):
         return f"speedup {self.speedup:.15g} at batch {self.at_batch}{engine}"
 
     @property
-    def as_typed(self) -> str:
+    def flag_text(self) -> str:
         """The option that chose it: `--speedup 1.3`."""
         return f"--speedup {self.speedup:.15g}"
 

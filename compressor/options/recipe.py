@@ -159,7 +159,7 @@ def _check_method(recipe: Recipe) -> None:
     refuse(
         budget.by_penalty and not method.takes_penalty,
         USELESS,
-        f"{budget.as_typed} is for --method {takes}, not for {method.name}; choose that, or give "
+        f"{budget.flag_text} is for --method {takes}, not for {method.name}; choose that, or give "
         "--keep",
     )
     refuse(
@@ -191,12 +191,12 @@ def _check_budget(recipe: Recipe) -> None:
         "give --calibration FILE or --test FILE: builds are checked on its rows",
     )
     if budget.timed_batch is not None:
-        _check_timing(recipe, budget.as_typed, budget.timed_batch)
+        _check_timing(recipe, budget.flag_text, budget.timed_batch)
         refuse(
             export.source_text is not None,
             CLASH,
-            f"{SOURCE} does not go with {budget.as_typed}, whose dense model has all tokens; leave "
-            "it out, and give it to `compress export` afterwards",
+            f"{SOURCE} does not go with {budget.flag_text}, whose dense model has all tokens; "
+            "leave it out, and give it to `compress export` afterwards",
         )
     refuse(
         bool(budget.needs_training) and not any(step.trains for step in recipe.recovery),
@@ -213,7 +213,7 @@ def _check_budget(recipe: Recipe) -> None:
     refuse(
         budget.searches_rows and not has_test,
         _UNTESTED,
-        f"{budget.as_typed} needs --test FILE to search on and to measure on",
+        f"{budget.flag_text} needs --test FILE to search on and to measure on",
     )
 
 

@@ -183,6 +183,8 @@ def publish(
     """
     steps = context.steps
     models = facts.pruned(report)
+    shown = without_paths(report, output)
+    facts_of_run = provenance(shown, precisions)
     choose_served(report, context)
     texts = {directory / RECIPE: recipe for directory, recipe in recipes.items()}
     directories = {path.parent for path in texts}
@@ -191,10 +193,8 @@ def publish(
         own_report = without_paths(only(report, model), directory)
         texts |= render_reports(own_report, directory)
         texts[directory / CARD] = render_card(own_report, model.name, card)
-    report = without_paths(report, output)
     if len(models) > 1:
-        texts |= render_reports(report, output)
-    facts_of_run = provenance(report, precisions)
+        texts |= render_reports(shown, output)
     hashes = {n: digest for n, digest in steps.files.items() if STATE not in Path(n).parts}
 
     def write(texts: Mapping[Path, str]) -> None:

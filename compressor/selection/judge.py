@@ -77,7 +77,7 @@ class RunJudge:
             texts = answer_rows(dense, rows, beams, context, what)
             # A drop of the whole scale can be seen by any model.
             if self._drop < evaluation.METRICS[self.metric].scale:
-                evaluation.require_above_chance(rows, texts, budget.as_typed)
+                evaluation.require_above_chance(rows, texts, budget.flag_text)
             self._dense_answers.append(texts)
 
     @property
