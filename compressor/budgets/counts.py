@@ -77,8 +77,8 @@ class Counts(Budget):
                 unit = f"tenths of {unit}" if units_of(pool) == "tokens" else unit
                 raise UsageError(
                     f"{self.flag_text} leaves {wanted:,} {unit}, but the floors of its "
-                    f"{len(sizes)} sublayers need {needed:,}; keep more, or lower --floor (0 lets a sublayer "
-                    "lose all)",
+                    f"{len(sizes)} sublayers need {needed:,}; keep more, or lower --floor "
+                    "(0 lets a sublayer lose all)",
                     id="floors-too-high",
                 )
 
