@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from compressor.model.sublayers import TOKEN_KIND, TOKEN_UNITS, Mask, layer_of
 from compressor.report import facts, numbers
@@ -12,7 +13,9 @@ from compressor.report.numbers import join
 from compressor.report.schema import Report
 from compressor.report.view import BuildSummary, Difference, Headline, SpeedRow
 from compressor.steps.results import Outcome, Quality, SpeedSearch, Throughput, Timing, Variant
-from compressor.tasks.opened import DataRows
+
+if TYPE_CHECKING:
+    from compressor.tasks.opened import DataRows
 
 APART = 0.15  # difference of the encoder's shares of time and of multiply-adds that is told
 WIDE = 0.2  # width of a speed-up's interval, as a share of it, above which it is uncertain
