@@ -1,4 +1,4 @@
-"""Giving memory back to the system between steps that need much of it."""
+"""How much memory there is, and giving it back between steps that need much of it."""
 
 from __future__ import annotations
 
@@ -85,6 +85,24 @@ def free_bytes(device: str = "cpu") -> int | None:
         files = _read_number(_CGROUP / "memory.stat", "inactive_file")
         sizes.append(max(0, limit - used + (files or 0)))
     return min((size for size in sizes if size is not None), default=None)
+
+
+def all_bytes(device: str = "cpu") -> int | None:
+    """Find how much memory there is, used or not: the same in every run on a machine.
+
+    Args:
+        device: `cpu`, or a GPU's name as torch has it.
+
+    Returns:
+        Bytes, of a CPU's within the container's limit; None where it is not known.
+    """
+    if device.startswith("cuda"):
+        import torch
+
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    whole = _read_number(_SYSTEM / "meminfo", "MemTotal:", 1024)
+    limit = _read_number(_CGROUP / "memory.max")
+    return min((size for size in (whole, limit) if size is not None), default=None)
 
 
 def _read_number(path: Path, name: str = "", unit: int = 1) -> int | None:

@@ -10,16 +10,17 @@ from torch import Tensor, nn
 
 from compressor import parallel
 from compressor.model.architectures import architecture_of
+from compressor.model.memory import all_bytes
 from compressor.model.modes import record_inputs
 from compressor.model.sublayers import Sublayer
 from compressor.parallel import sharding
 from compressor.recovery.hidden_states import block_tokens, outputs_of
 from compressor.tasks import Batch, Objective
-from compressor.tasks.batching import chosen, gpu_bytes
+from compressor.tasks.batching import chosen
 from compressor.training.data import batches_of_rank
 from compressor.training.text import BLOCK_ROWS, Text
 
-LEAST_ROOM = 2**31  # bytes of the cache, over all ranks, also for small models
+LEAST_ROOM = 2**31  # bytes of the cache, over all ranks, also on small machines
 _READ_BLOCKS = 32  # of text at a time
 
 
@@ -48,9 +49,9 @@ class Teacher:
     """The dense model, with a cache of its outputs for whole rows.
 
     For a translator it keeps the last hidden states, which the output projection reads, since
-    logits are a vocabulary wide; for a classifier it keeps the logits. The cache is as large as the
-    model's weights on this rank, but at least `LEAST_ROOM`, or on a GPU a quarter of its memory.
-    Outputs for other rows are computed each time.
+    logits are a vocabulary wide; for a classifier it keeps the logits. The cache takes a quarter of
+    the device's memory; on a CPU as much as the model's weights on this rank or `LEAST_ROOM`, if
+    that is more. Outputs for other rows are computed each time.
 
     Args:
         dense: in evaluation mode, on the device of the batches; not changed.
@@ -74,10 +75,9 @@ class Teacher:
         self.projection: nn.Module | None = dense.get_output_embeddings()  # type: ignore[operator]
         self.kept: dict[int, TeacherOutputs] = {}  # by row
         device = next(dense.parameters()).device
-        if device.type == "cuda":
-            room = gpu_bytes(str(device)) // 4
-        else:
-            room = max(sharding.local_bytes(dense), LEAST_ROOM)
+        room = (all_bytes(str(device)) or 0) // 4
+        if device.type == "cpu":  # ranks may share its memory, and each keeps all rows
+            room = max(room // parallel.size(), sharding.local_bytes(dense), LEAST_ROOM)
         self.memory_left = room // parallel.size()
         for batch in batches:
             if sharding.on_all_ranks(not self.memory_left):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from compressor import parallel
 from compressor.errors import InputError
 from compressor.model.architecture import decoder_tokens
+from compressor.model.memory import all_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -215,14 +216,7 @@ def most_tokens(model: nn.Module, device: str = "cpu") -> int:
     decoder = getattr(config, "decoder_layers", getattr(config, "num_decoder_layers", 0))
     layers = config.num_hidden_layers + (decoder or 0)
     bytes_of_a_token = 4 * (40 * config.hidden_size * layers + 6 * vocabulary)
-    return max(1, min(GPU_BATCH_TOKENS, gpu_bytes(device) // 4 // bytes_of_a_token))
-
-
-def gpu_bytes(device: str) -> int:
-    """The whole memory of a GPU, so what depends on it is the same in every run on a card."""
-    import torch
-
-    return int(torch.cuda.get_device_properties(device).total_memory)
+    return max(1, min(GPU_BATCH_TOKENS, (all_bytes(device) or 0) // 4 // bytes_of_a_token))
 
 
 def parts_of_rank(batch: Batch, most: int) -> list[Batch]:

@@ -17,7 +17,7 @@ from compressor.errors import InputError, UsageError
 from compressor.model import checkpoint, memory
 from compressor.model.checkpoint import open_checkpoint, round_to, save_checkpoint
 from compressor.model.layers import find_sublayers
-from compressor.model.memory import free_bytes, release, trim_memory
+from compressor.model.memory import all_bytes, free_bytes, release, trim_memory
 from compressor.model.surgery import prune, remove_units
 from compressor.model.weights import computed_weights
 from compressor.options.inputs import load
@@ -282,15 +282,15 @@ def test_a_pruned_model_shares_the_weights_that_lose_nothing(name: str):
 
 
 @pytest.mark.parametrize(
-    ("limit", "used", "free"),
+    ("limit", "used", "free", "whole"),
     [
-        (None, None, 8 << 30),  # no container
-        ("max", "5000000000", 8 << 30),
-        (str(4 << 30), str(3 << 30), (1 << 30) + (1 << 29)),  # files count as free
-        (str(4 << 30), str(5 << 30), 0),
+        (None, None, 8 << 30, 16 << 30),  # no container
+        ("max", "5000000000", 8 << 30, 16 << 30),
+        (str(4 << 30), str(3 << 30), (1 << 30) + (1 << 29), 4 << 30),  # files count as free
+        (str(4 << 30), str(5 << 30), 0, 4 << 30),
     ],
 )
-def test_free_memory_is_what_the_container_leaves(limit, used, free, tmp_path, monkeypatch):
+def test_memory_is_what_the_container_leaves(limit, used, free, whole, tmp_path, monkeypatch):
     (tmp_path / "meminfo").write_text(
         "MemTotal:       16777216 kB\nMemAvailable:    8388608 kB\n", encoding="utf-8"
     )
@@ -301,4 +301,4 @@ def test_free_memory_is_what_the_container_leaves(limit, used, free, tmp_path, m
         (tmp_path / "memory.stat").write_text(stat, encoding="utf-8")
     monkeypatch.setattr(memory, "_SYSTEM", tmp_path)
     monkeypatch.setattr(memory, "_CGROUP", tmp_path)
-    assert free_bytes() == free
+    assert (free_bytes(), all_bytes()) == (free, whole)
