@@ -275,6 +275,24 @@ def test_rows_it_has_read_are_what_the_model_says_in_any_batch(
         require_answers(teacher, batch, wanted)
 
 
+@pytest.mark.parametrize(
+    ("memory", "ranks", "room"),
+    [
+        (64 << 30, 1, 16 << 30),
+        (64 << 30, 2, 4 << 30),  # of each of two ranks, and both keep the rows of both
+        (4 << 30, 1, 2 << 30),
+        (None, 1, 2 << 30),  # not known
+    ],
+)
+def test_what_it_keeps_takes_a_quarter_of_the_memory(memory, ranks, room, monkeypatch):
+    """Or two GiB."""
+    monkeypatch.setattr(teacher_module, "all_bytes", lambda device: memory)
+    monkeypatch.setattr(teacher_module.parallel, "size", lambda: ranks)
+    monkeypatch.setattr(teacher_module, "_gather_outputs", lambda cached, device: cached)
+    setup = job("bert")
+    assert Teacher(setup.dense, setup.task, []).memory_left == room
+
+
 def test_outputs_for_a_text_are_kept_and_shown(tmp_path, monkeypatch):
     """Block by block; what does not fit by half is computed each time."""
     monkeypatch.setattr(teacher_module, "_READ_BLOCKS", 1)
