@@ -154,7 +154,8 @@ def _fine_tuned(
             job.report(f"  both models are sharded, {size:.1f} MB on rank 0 of {parallel.size()}")
         before = problem.validate(0.0)
         if job.text is not None and schedule.epochs > 1:
-            problem.teacher.cache_text(job.text, job.progress)
+            with products_in(precision, job.device):  # as of lines that do not fit
+                problem.teacher.cache_text(job.text, job.progress)
         data = TrainingRows(learn, job.task, job.dense, job.device, job.text)
         with sparse_gradients(embedding_tables(student)):
             trained = train(problem, data, schedule, job.seed, job.state, job.report, job.progress)
