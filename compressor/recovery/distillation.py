@@ -53,6 +53,7 @@ from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
 from compressor.training.optimizer import embedding_tables, parameter_groups, sparse_gradients
 from compressor.training.precision import Precision, products_in
+from compressor.training.text import Text
 
 
 def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.Module:
@@ -154,8 +155,7 @@ def _fine_tuned(
             job.report(f"  both models are sharded, {size:.1f} MB on rank 0 of {parallel.size()}")
         before = problem.validate(0.0)
         if job.text is not None and schedule.epochs > 1:
-            with products_in(precision, job.device):  # as of lines that do not fit
-                problem.teacher.cache_text(job.text, job.progress)
+            problem.read_text(job.text)
         data = TrainingRows(learn, job.task, job.dense, job.device, job.text)
         with sparse_gradients(embedding_tables(student)):
             trained = train(problem, data, schedule, job.seed, job.state, job.report, job.progress)
@@ -224,6 +224,16 @@ class Distillation(Problem):
         self._parameters = {n: p for n, p in student.named_parameters() if p.is_floating_point()}
         for parameter in self._parameters.values():
             parameter.requires_grad_(True)
+
+    def read_text(self, text: Text) -> None:
+        """Keep the dense model's answers to a text, as far as they fit; the same as in a step."""
+        with products_in(self.precision, self.job.device):
+            cached = self.teacher.cache_text(text, self.job.progress)
+        if cached < text.rows:
+            self.job.report(
+                f"  the dense model's answers to {cached:,} of {text.rows:,} lines fit into "
+                "memory; it reads the others in every epoch"
+            )
 
     @override
     def groups(self) -> list[dict[str, object]]:

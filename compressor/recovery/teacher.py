@@ -88,12 +88,15 @@ class Teacher:
     @torch.no_grad()
     def cache_text(
         self, text: Text, progress: Callable[[int, int], None] = lambda done, total: None
-    ) -> None:
+    ) -> int:
         """Cache outputs for the rows of a text, unless less than half of them would fit.
 
         Args:
             text: whose rows are read in order.
             progress: called with (rows done, total rows).
+
+        Returns:
+            How many of its rows are cached.
         """
         device = next(self.dense.parameters()).device
         blocks, before = -(-text.rows // BLOCK_ROWS), self.memory_left
@@ -106,11 +109,13 @@ class Teacher:
                 kept = max(1, parallel.total(len(cached)))
                 needed = parallel.total(before - self.memory_left) * text.rows / kept
                 if needed > 2 * parallel.total(before):
-                    return
+                    return 0
             if parallel.total(int(not self.memory_left)):
                 break
             progress(min(text.rows, (first + _READ_BLOCKS) * BLOCK_ROWS), text.rows)
-        self.kept |= _gather_outputs(cached, device)
+        gathered = _gather_outputs(cached, device)
+        self.kept |= gathered
+        return len(gathered)
 
     @torch.no_grad()
     def outputs(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:

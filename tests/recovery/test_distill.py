@@ -299,15 +299,41 @@ def test_outputs_for_a_text_are_kept_and_shown(tmp_path, monkeypatch):
     setup, shown = job("bert"), []
     text = classified(write(tmp_path / "text.txt", some_lines(70)))
     teacher = Teacher(setup.dense, setup.task, batches_of(setup, 16))
-    teacher.cache_text(text, lambda *step: shown.append(step))
+    assert teacher.cache_text(text, lambda *step: shown.append(step)) == 70
     assert shown == [(32, 70), (64, 70), (70, 70)]
     assert set(teacher.kept) == set(range(-70, 48))
     (batch,) = setup.task.batches(text.read([2]), setup.dense)
     require_answers(teacher, batch, said(setup, [], batch))
     small = Teacher(setup.dense, setup.task, [])
     small.memory_left = 10 * teacher.kept[-1].bytes
-    small.cache_text(text)
+    assert small.cache_text(text) == 0
     assert small.kept == {}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_answers_to_a_text_are_kept_in_the_precision_of_the_training(precision, tmp_path):
+    """So that a step does not depend on which lines fit."""
+    text = classified(write(tmp_path / "text.txt", some_lines(40)))
+    setup = job("bert", text=text)
+    held = setup.task.batches(setup.examples[:8], setup.dense)
+    problem = Distillation(setup, setup.pruned, held, 1e-3, precision=precision)
+    (batch,) = setup.task.batches(text.read([0]), setup.dense)
+    computed = float(problem.loss(batch, 0.0).detach())
+    problem.read_text(text)
+    kept = {outputs.read.dtype for row, outputs in problem.teacher.kept.items() if row < 0}
+    assert kept == {torch.bfloat16 if precision == "bf16" else torch.float32}
+    assert float(problem.loss(batch, 0.0).detach()) == pytest.approx(computed, rel=0.02)
+
+
+def test_a_training_says_how_many_lines_do_not_fit_into_memory(tmp_path, monkeypatch):
+    """The dense model reads them again in every epoch, which takes time."""
+    said: list[str] = []
+    text = classified(write(tmp_path / "text.txt", some_lines(40)))
+    setup = job("bert", text=text, report=said.append)
+    monkeypatch.setattr(Teacher, "cache_text", lambda self, text, progress: 30)
+    repair(setup, distill={**OPTIONS, "epochs": 2, "batch": 64})
+    (line,) = [line for line in said if "memory" in line]
+    assert "answers to 30 of 40 lines fit into memory" in line
 
 
 def test_a_training_on_a_text_shows_the_rows_that_the_teacher_reads(tmp_path):
