@@ -64,7 +64,7 @@ KINDS = {
         "Longer texts: MiniLM-L6, R8", "points of accuracy",
     ),
     "translator": (
-        "reconstruct+distill, layers, target text, by time", "speedup-3.2-at-batch-16-int8",
+        "reconstruct+distill, layers, target text, by time", "speedup-3.05-at-batch-1-int8",
         "Translator: ours, 12.6 M weights", "BLEU",
     ),
 }  # fmt: skip
