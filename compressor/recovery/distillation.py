@@ -231,7 +231,7 @@ class Distillation(Problem):
             cached = self.teacher.cache_text(text, self.job.progress)
         if cached < text.rows:
             self.job.report(
-                f"  the dense model's answers to {cached:,} of {text.rows:,} lines fit into "
+                f"  the dense model's answers to {cached:,} of {text.rows:,} texts fit into "
                 "memory; it reads the others in every epoch"
             )
 

@@ -325,7 +325,7 @@ def test_answers_to_a_text_are_kept_in_the_precision_of_the_training(precision, 
     assert float(problem.loss(batch, 0.0).detach()) == pytest.approx(computed, rel=0.02)
 
 
-def test_a_training_says_how_many_lines_do_not_fit_into_memory(tmp_path, monkeypatch):
+def test_a_training_says_how_many_texts_do_not_fit_into_memory(tmp_path, monkeypatch):
     """The dense model reads them again in every epoch, which takes time."""
     said: list[str] = []
     text = classified(write(tmp_path / "text.txt", some_lines(40)))
@@ -333,7 +333,7 @@ def test_a_training_says_how_many_lines_do_not_fit_into_memory(tmp_path, monkeyp
     monkeypatch.setattr(Teacher, "cache_text", lambda self, text, progress: 30)
     repair(setup, distill={**OPTIONS, "epochs": 2, "batch": 64})
     (line,) = [line for line in said if "memory" in line]
-    assert "answers to 30 of 40 lines fit into memory" in line
+    assert "answers to 30 of 40 texts fit into memory" in line
 
 
 def test_a_training_on_a_text_shows_the_rows_that_the_teacher_reads(tmp_path):
