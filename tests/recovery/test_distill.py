@@ -22,7 +22,7 @@ from compressor.tasks import Batch
 from compressor.training.data import hold_out
 from tests.helpers.errors import raises
 from tests.helpers.stages import divergence, job, repair
-from tests.helpers.texts import classified, some_lines, write
+from tests.helpers.texts import classified, some_lines, translated, write
 from tests.helpers.tiny import STACKS, TRANSLATORS
 
 OPTIONS = {"learning_rate": 1e-3, "hidden": 0.0}
@@ -311,17 +311,24 @@ def test_outputs_for_a_text_are_kept_and_shown(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_answers_to_a_text_are_kept_in_the_precision_of_the_training(precision, tmp_path):
-    """So that a step does not depend on which lines fit."""
-    text = classified(write(tmp_path / "text.txt", some_lines(40)))
-    setup = job("bert", text=text)
+@pytest.mark.parametrize("name", ["bert", "marian", "t5"])
+def test_answers_to_a_text_are_kept_as_a_step_computes_them(name, precision, tmp_path):
+    """In the precision of the training, so that it does not depend on which lines fit."""
+    if name in TRANSLATORS:
+        text = translated(tmp_path, 40)
+    else:
+        text = classified(write(tmp_path / "text.txt", some_lines(40)))
+    setup = job(name, text=text)
     held = setup.task.batches(setup.examples[:8], setup.dense)
     problem = Distillation(setup, setup.pruned, held, 1e-3, precision=precision)
     (batch,) = setup.task.batches(text.read([0]), setup.dense)
     computed = float(problem.loss(batch, 0.0).detach())
     problem.read_text(text)
-    kept = {outputs.read.dtype for row, outputs in problem.teacher.kept.items() if row < 0}
-    assert kept == {torch.bfloat16 if precision == "bf16" else torch.float32}
+    assert {-row for row in problem.teacher.kept if row < 0} == set(range(1, 41))
+    if name == "bert":
+        kept = {outputs.read.dtype for row, outputs in problem.teacher.kept.items() if row < 0}
+        assert kept == {torch.bfloat16 if precision == "bf16" else torch.float32}
+    problem.teacher.dense.forward = None  # nothing of it is computed again
     assert float(problem.loss(batch, 0.0).detach()) == pytest.approx(computed, rel=0.02)
 
 
