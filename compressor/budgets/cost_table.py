@@ -29,7 +29,7 @@ from compressor.steps.results import CostTable, LayerCost, SpeedTry, Timing, del
 Array = NDArray[np.float64]
 
 _LARGEST = 1000.0  # speed-up to tell, where savings add up to all of the time or more
-RETRIES = 4  # other choices after one that is not as fast as wanted; each is exported and timed
+RETRIES = 6  # other choices after one that is not as fast as wanted; each is exported and timed
 CLOSE = 1.05  # times the wanted speed-up; a choice that is faster gives away quality
 _AIM = 1.02  # times the wanted speed-up, between a choice that misses it and one that is too fast
 SCHEDULES = 10  # numbers of tokens that are tried, beside all and the fewest
@@ -290,7 +290,8 @@ def next_share(wanted: float, shares: Sequence[float], speedups: Sequence[float]
     """The share of the dense time that a choice is to save by the table, after those that missed.
 
     Measured savings are taken to be proportional to those of the table, or to lie on the line
-    through the last two choices where that asks for more; half as much again at most.
+    through the last two choices where that asks for more; half as much again at most, and no more
+    than half of the time that the table leaves: a few misses must not take all units.
 
     Args:
         wanted: the speed-up.
@@ -299,6 +300,8 @@ def next_share(wanted: float, shares: Sequence[float], speedups: Sequence[float]
     """
     share, measured = shares[-1], 1 - 1 / speedups[-1]
     missing, most = 1 - 1 / wanted - measured, 1.5 * share
+    if share < 1:  # savings of the table may add up to more than all
+        most = min(most, (1 + share) / 2)
     asked = share + share * missing / measured if measured > 0 else most
     if len(shares) > 1:
         more, gained = share - shares[-2], measured - (1 - 1 / speedups[-2])
@@ -311,7 +314,7 @@ def share_between(wanted: float, shares: Sequence[float], speedups: Sequence[flo
     """The share of the dense time that a choice is to save by the table, after a too fast one.
 
     It lies on the line through the slowest choice that is fast enough and the fastest that is not;
-    the dense model is one.
+    the dense model is one. After two misses it lies halfway between them.
 
     Args:
         wanted: the speed-up.
@@ -322,6 +325,8 @@ def share_between(wanted: float, shares: Sequence[float], speedups: Sequence[flo
     saved = 1 - 1 / wanted
     more, high = min(point for point in points if point[0] >= saved)
     less, low = max([(0.0, 0.0), *(point for point in points if point[0] < saved)])
+    if len(speedups) > 1 and max(speedups[-2:]) < wanted:
+        return (low + high) / 2  # a curve that the line does not follow
     aim = min(1 - 1 / (_AIM * wanted), (more + saved) / 2)
     return low + (high - low) * (aim - less) / (more - less)
 
