@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import prod
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.batching import Batch, Floats, require_right_padding
+from compressor.runtime.batching import Batch, require_right_padding
 from compressor.runtime.candidates import Candidates, ScoredTokens
 from compressor.runtime.capture import open_to_capture
 from compressor.runtime.engines import Setup
@@ -29,17 +30,16 @@ from compressor.runtime.graph_names import (
     selected,
 )
 from compressor.runtime.search import Decoder, Scores, Tokens
-from compressor.runtime.session import bind, to_device
+from compressor.runtime.session import bind, bind_inputs, to_device
+from compressor.runtime.step_memory import Cache, StepMemory, empty_caches
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue
 
-FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 # Tokens that there is room for at first; then for 40, 72, 136, … (2 n - 8). With a multiple of 32
 # all heads' rows would fall into the same sets of the processor's cache: 5.3 ms a step, not 4.5.
 FIRST_LENGTH = 24
-
-Cache = Floats  # [rows, heads, length, head_dim]
+FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
 class DecoderGraph:
@@ -88,6 +88,7 @@ class DecoderGraph:
         ranks = RANK in setup.artifact.precisions[setup.precision] and not self.further
         roles += [RANK] if ranks else []
         self.small = {role: open_graph(role, False) for role in (*roles, *self.further)}
+        self.spare: list[StepMemory] = []  # of batches that have ended
 
     def start(self, batch: Batch, always: Sequence[int] | None = None) -> Decoder:
         """Run the encoder on a padded batch.
@@ -139,6 +140,15 @@ class DecoderGraph:
             name: self.value(np.zeros(shape, FLOATS[self.inputs[name].type]))
             for name, shape in self.shapes(names, rows, length).items()
         }
+
+    def memory(self, rows: int, scored: int) -> StepMemory:
+        """Memory for the steps of a new batch: that of the last one, if it had as many rows."""
+        with suppress(IndexError):  # of an empty list; other threads take from it, too
+            last = self.spare.pop()
+            if (last.rows, last.scored) == (rows, scored):
+                return last
+        past = empty_caches(self.shapes(self.past, rows, FIRST_LENGTH))
+        return StepMemory(self.session, past, rows, scored)
 
     def run_small(
         self, role: str, inputs: Mapping[str, OrtValue], outputs: Mapping[str, OrtValue | str]
@@ -270,7 +280,8 @@ class CachedDecoder:
 class InPlaceDecoder:
     """One batch being decoded, on a CPU, with caches that the graph changes in place.
 
-    A step copies the new token's alone, in memory that is the same for every step: bound once.
+    A step copies the new token's alone, in memory that is the same for every step. When the decoder
+    is no longer referred to, the next batch with as many rows takes over the memory it began with.
 
     Args:
         graph: the decoder.
@@ -293,32 +304,39 @@ class InPlaceDecoder:
         self.cross: dict[str, Cache] = {}  # the same as arrays, once rows were selected
         # The source of every row; the beams of a sentence have the same one.
         self._sources = np.arange(len(mask))
-        self.past: dict[str, Cache] = {}
-        self._move_past(self._sources, FIRST_LENGTH)
-        self._bind()
+        self._length = FIRST_LENGTH
+        self._memory = graph.memory(len(mask), scored.count)
+        weakref.finalize(self, graph.spare.append, self._memory)
+        self._bind_source()
+
+    @property
+    def past(self) -> dict[str, Cache]:
+        """The caches by their names."""
+        return self._memory.past
 
     def step(self, tokens: Tokens) -> None:
         """Append one token to each row, in longer buffers where these are full."""
         # A decoder without self-attention heads has no buffers to outgrow.
         if self._position == self._length and self.past:
             self._move_past(np.arange(len(tokens)), 2 * self._position - 8)
-            self._bind()
-        self._token_input[:, 0] = tokens
-        self._position_input[0] = self._position
-        self._graph.session.run_with_iobinding(self._binding)
+            self._bind_source()
+        memory = self._memory
+        memory.tokens[:, 0] = tokens
+        memory.position[0] = self._position
+        self._graph.session.run_with_iobinding(memory.binding)
         self._position += 1
 
     def best(self) -> Tokens:
         """The buffer with the next token with the largest logit in each row."""
-        return self._best
+        return self._memory.best
 
     def scores(self) -> Scores:
         """Logits of the next token: of all tokens the buffer."""
-        return self._scored.spread(self._logits)
+        return self._scored.spread(self._memory.logits)
 
     def top(self, count: int) -> tuple[Scores, Tokens] | None:
         """The best next tokens of each row, selected by a graph."""
-        return self._graph.rank(self._logits_value, self._scored, count)
+        return self._graph.rank(self._memory.logits_value, self._scored, count)
 
     def reorder(self, rows: Tokens) -> None:
         """Let rows continue others; only those that change are copied."""
@@ -337,46 +355,38 @@ class InPlaceDecoder:
             self.cross = {name: cache[rows] for name, cache in self.cross.items()}
             self._move_past(rows, FIRST_LENGTH)
         else:
-            # Fewer rows stay in the same memory, so that nothing is allocated.
+            # Fewer rows stay in the same memory, so that no caches are allocated.
             moved = np.flatnonzero(self._sources[rows] != self._sources[: len(rows)])
             for name, cache in self.cross.items():
                 _replace(cache, moved, rows)
                 self.cross[name] = cache[: len(rows)]
             self.reorder(rows)
-            self.past = {name: cache[: len(rows)] for name, cache in self.past.items()}
+            self._use({name: cache[: len(rows)] for name, cache in self.past.items()}, len(rows))
         self._mask, self._sources = self._mask[rows], self._sources[rows]
-        self._bind()
+        self._bind_source()
 
     def _move_past(self, rows: Tokens, length: int) -> None:
         """Copy rows of the caches, as far as they are filled, to new ones of some length."""
         old, filled = self.past, self._position
         # More rows than before do not fit into the old memory, nor does a longer past.
         self._length = max(length, filled)
-        shapes = self._graph.shapes(self._graph.past, len(rows), self._length)
-        # In one block: the system takes several back when they are freed.
-        sizes = [prod(shape) for shape in shapes.values()]
-        parts = np.split(np.empty(sum(sizes), np.float32), np.cumsum(sizes)[:-1])
-        self.past = {name: x.reshape(shapes[name]) for name, x in zip(shapes, parts, strict=False)}
-        for name, cache in self.past.items() if filled else ():
+        graph = self._graph
+        new = empty_caches(graph.shapes(graph.past, len(rows), self._length))
+        for name, cache in new.items() if filled else ():
             cache[:, :, :filled] = old[name][rows, :, :filled]
+        self._use(new, len(rows))
 
-    def _bind(self) -> None:
-        """Bind all inputs and outputs to their memory."""
-        graph, rows = self._graph, len(self._mask)
-        self._token_input = np.empty((rows, 1), np.int64)
-        self._position_input = np.empty(1, np.int64)
-        self._logits = np.empty((rows, self._scored.count), np.float32)
-        self._best = np.empty(rows, np.int64)
-        self._logits_value = graph.value(self._logits)
-        past = {name: graph.value(array) for name, array in self.past.items()}
-        inputs: dict[str, Any] = {**(self.cross or self._encoded), **past}
-        inputs |= {"input_ids": self._token_input, "position": self._position_input}
-        inputs |= self._scored.inputs
+    def _use(self, past: Mapping[str, Cache], rows: int) -> None:
+        """Go on with these caches."""
+        self._memory = StepMemory(self._graph.session, past, rows, self._scored.count)
+
+    def _bind_source(self) -> None:
+        """Bind what belongs to the batch."""
+        graph, binding = self._graph, self._memory.binding
+        inputs: dict[str, Any] = {**(self.cross or self._encoded), **self._scored.inputs}
         if graph.reads_mask:
             inputs["attention_mask"] = graph.input(self._mask)
-        outputs = {"logits": self._logits_value, BEST: graph.value(self._best)}
-        outputs |= {present(name): value for name, value in past.items()}
-        self._binding = bind(graph.session, inputs, outputs)
+        bind_inputs(binding, inputs)
 
 
 def _replace(cache: Cache, changed: Tokens, rows: Tokens) -> None:

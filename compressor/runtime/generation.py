@@ -75,7 +75,7 @@ class Generation:
         return isinstance(forced, list) and len({*forced} - {*self.suppress_tokens}) > 1
 
     def with_options(self, num_beams: int | None, max_new_tokens: int | None) -> Generation:
-        """A copy with what is not None replaced.
+        """The same settings with what is not None replaced.
 
         Raises:
             UsageError: a number below 1, more tokens than the decoder has positions for, or several
@@ -96,7 +96,8 @@ class Generation:
                 "generate; ask for fewer",
                 id="length-beyond-positions",
             )
-        return replace(self, **{k: v for k, v in options.items() if v is not None})
+        given = {k: v for k, v in options.items() if v is not None}
+        return replace(self, **given) if given else self
 
     def with_length(self, tokens: int) -> Generation:
         """A greedy copy that generates exactly `tokens` tokens, whatever they are.

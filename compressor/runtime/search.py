@@ -115,24 +115,23 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
     Returns:
         Tokens of each row without the start token, up to and including the end token.
     """
+    limit = settings.limit
     ends = frozenset(settings.eos_token_id)
     left_out = frozenset([*settings.banned, *settings.suppress_tokens])
-    tokens = np.full((rows, settings.limit + 1), settings.decoder_start_token_id, dtype=np.int64)
-    lengths = np.full(rows, settings.limit)  # rows go on after their end until they leave
+    ruled = {step for step in {1, limit} if forced_tokens(settings, step) is not None}
+    ruled |= set(range(1, min(settings.min_length, limit + 1)))
+    always_ruled = settings.no_repeat_ngram_size > 0
+    tokens = np.full((rows, limit + 1), settings.decoder_start_token_id, dtype=np.int64)
+    lengths = np.full(rows, limit)  # rows go on after their end until they leave
     live = np.arange(rows)  # output row of each row of the decoder
     done = np.zeros(rows, dtype=bool)  # ended, but still a row of the decoder
     chosen = tokens[:, 0]
-    for step in range(1, settings.limit + 1):
+    for step in range(1, limit + 1):
         decoder.step(chosen)
         chosen = decoder.best()
         best = chosen.tolist()  # Python's sets are faster than NumPy for so few
         # Not `renormalize_logits`: log-probabilities have the order of the logits.
-        if (
-            settings.no_repeat_ngram_size > 0
-            or step < settings.min_length
-            or forced_tokens(settings, step) is not None
-            or not left_out.isdisjoint(best)
-        ):
+        if always_ruled or step in ruled or not left_out.isdisjoint(best):
             scores = decoder.scores()
             apply_rules(settings, scores, tokens[live, :step])
             chosen = scores.argmax(axis=1)
@@ -146,7 +145,7 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
         if done.all():
             break
         # After the last step nothing is decoded any more, so nothing is gained by copying.
-        if done.mean() >= MIN_FINISHED_SHARE and step < settings.limit:
+        if done.mean() >= MIN_FINISHED_SHARE and step < limit:
             decoder.keep(np.flatnonzero(~done))
             chosen, live = chosen[~done], live[~done]
             done = np.zeros(len(live), dtype=bool)

@@ -276,17 +276,22 @@ def bind(
         outputs: name -> the value to write to, or the name of a device to make one on in a run.
     """
     binding = session.io_binding()
-    for name, value in inputs.items():
-        if isinstance(value, np.ndarray):
-            binding.bind_cpu_input(name, value)
-        else:
-            binding.bind_ortvalue_input(name, value)
+    bind_inputs(binding, inputs)
     for name, target in outputs.items():
         if isinstance(target, str):
             binding.bind_output(name, target)
         else:
             binding.bind_ortvalue_output(name, target)
     return binding
+
+
+def bind_inputs(binding: IOBinding, inputs: Mapping[str, OrtValue | NDArray[Any]]) -> None:
+    """Bind values to read, as `bind`; what was bound to their names before no longer is."""
+    for name, value in inputs.items():
+        if isinstance(value, np.ndarray):
+            binding.bind_cpu_input(name, value)
+        else:
+            binding.bind_ortvalue_input(name, value)
 
 
 def to_device(array: Any, device: str) -> OrtValue:

@@ -161,6 +161,25 @@ def test_buffers_are_taken_over_from_a_longer_batch(pieces: Exported, device: Pa
     assert translator.generate(batch) == Translator(pieces.directory).generate(batch)
 
 
+def test_decoders_that_live_at_once_have_buffers_of_their_own(pieces: Exported, form: Form) -> None:
+    """Those of a decoder that has ended go to another one with as many rows."""
+    translator, other = (Translator(path, threads=1) for path in (form.directory, pieces.directory))
+    batches = [batch_of(translator, toy.sentences(rows, seed=rows)) for rows in (4, 4, 4, 2)]
+    tokens = [np.random.default_rng(i).integers(3, 60, (len(b["input_ids"]), 6))
+              for i, b in enumerate(batches)]  # fmt: skip
+    for _ in range(2):  # the second time with buffers that have been used
+        decoders = [translator.start(batch) for batch in batches]
+        for step in range(6):  # in turns
+            for decoder, batch, fed in zip(decoders, batches, tokens, strict=True):
+                decoder.step(fed[:, step])
+                expected = other.teacher_forced(batch, fed)[:, step]
+                np.testing.assert_allclose(
+                    decoder.scores(), expected, atol=1e-5 * np.abs(expected).max()
+                )
+        decoders[0].keep(np.arange(3))
+        del decoders, decoder
+
+
 def test_what_cannot_be_captured_runs_with_a_warning(
     pieces: Exported, device: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
