@@ -187,7 +187,9 @@ def recovery_of(report: Report, variant: Variant) -> str:
         return f"none, beside {of_report(report)}"
     names = "+".join(part.partition(":")[0] for part in variant.recovery.split("; then "))
     by_time = variant.name.startswith("speedup")
-    names += ", tokens" * bool(variant.handed_on) + ", layers" * bool(variant.dropped_layers)
+    stacks = {layer.partition(".")[0] for layer in variant.dropped_layers}
+    names += ", tokens" * bool(variant.handed_on) + ", layers" * bool(stacks)
+    names += " of both stacks" * (len(stacks) > 1)
     names += ", target text" * (variant.output_tokens != report.dense.output_tokens)
     names += ", augmented" * ("altered copies" in variant.recovery)
     return names + ", by time" * by_time
@@ -330,7 +332,8 @@ def _measure(args: Any) -> None:
     text = (args.output / "report.json").read_text(encoding="utf-8")
     for path in (str(args.output), str(args.data), args.model or str(example.model())):
         text = text.replace(path, Path(path).name)  # nothing of this machine's directories
-    ending = f"{'-all' * (args.prune == 'all')}{'-layers' * bool(args.drop_layers)}"
+    ending = "-all" * (args.prune == "all")
+    ending += "-both" * ("," in (args.drop_layers or "")) + "-layers" * bool(args.drop_layers)
     ending += "-augmented" * bool(args.distill_augment) + "-beams" * bool(args.distill_beams)
     ending += "-speedup" * (args.speedup is not None)
     ending += "-target" * bool(args.target_text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -31,7 +30,7 @@ from compressor.runtime.graph_names import (
 )
 from compressor.runtime.search import Decoder, Scores, Tokens
 from compressor.runtime.session import bind, bind_inputs, to_device
-from compressor.runtime.step_memory import Cache, StepMemory, empty_caches
+from compressor.runtime.step_memory import Cache, Shape, SpareMemory, StepMemory, empty_caches
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue
@@ -88,7 +87,7 @@ class DecoderGraph:
         ranks = RANK in setup.artifact.precisions[setup.precision] and not self.further
         roles += [RANK] if ranks else []
         self.small = {role: open_graph(role, False) for role in (*roles, *self.further)}
-        self.spare: list[StepMemory] = []  # of batches that have ended
+        self.memory = SpareMemory(self.session, self.cross)
 
     def start(self, batch: Batch, always: Sequence[int] | None = None) -> Decoder:
         """Run the encoder on a padded batch.
@@ -127,9 +126,7 @@ class DecoderGraph:
         # On a CPU it is read where it is; an OrtValue of it would take four times as long.
         return np.ascontiguousarray(array) if self.device == "cpu" else self.value(array)
 
-    def shapes(
-        self, names: Iterable[str], rows: int, length: int
-    ) -> dict[str, tuple[int, int, int, int]]:
+    def shapes(self, names: Iterable[str], rows: int, length: int) -> dict[str, Shape]:
         """Shapes of caches, [rows, heads, length, head_dim]; the graph fixes heads, head_dim."""
         fixed = {name: self.inputs[name].shape for name in names}
         return {name: (rows, heads, length, size) for name, (_, heads, _, size) in fixed.items()}
@@ -140,15 +137,6 @@ class DecoderGraph:
             name: self.value(np.zeros(shape, FLOATS[self.inputs[name].type]))
             for name, shape in self.shapes(names, rows, length).items()
         }
-
-    def memory(self, rows: int, scored: int) -> StepMemory:
-        """Memory for the steps of a new batch: that of the last one, if it had as many rows."""
-        with suppress(IndexError):  # of an empty list; other threads take from it, too
-            last = self.spare.pop()
-            if (last.rows, last.scored) == (rows, scored):
-                return last
-        past = empty_caches(self.shapes(self.past, rows, FIRST_LENGTH))
-        return StepMemory(self.session, past, rows, scored)
 
     def run_small(
         self, role: str, inputs: Mapping[str, OrtValue], outputs: Mapping[str, OrtValue | str]
@@ -305,8 +293,10 @@ class InPlaceDecoder:
         # The source of every row; the beams of a sentence have the same one.
         self._sources = np.arange(len(mask))
         self._length = FIRST_LENGTH
-        self._memory = graph.memory(len(mask), scored.count)
-        weakref.finalize(self, graph.spare.append, self._memory)
+        rows = len(mask)
+        shapes = graph.shapes(graph.past, rows, FIRST_LENGTH)
+        self._memory = graph.memory.take(shapes, rows, scored.count)
+        weakref.finalize(self, graph.memory.give_back, self._memory)
         self._bind_source()
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,15 @@ import numpy as np
 
 from compressor.runtime.batching import Floats
 from compressor.runtime.graph_names import BEST, present
-from compressor.runtime.session import bind, to_device
+from compressor.runtime.session import bind, bind_inputs, to_device
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
+MOST_SPARE = 4  # so that as many threads find one each
+
 Cache = Floats  # [rows, heads, length, head_dim]
+Shape = tuple[int, int, int, int]  # of a cache
 
 
 class StepMemory:
@@ -47,7 +51,42 @@ class StepMemory:
         self.binding = bind(session, inputs, outputs)
 
 
-def empty_caches(shapes: Mapping[str, tuple[int, int, int, int]]) -> dict[str, Cache]:
+class SpareMemory:
+    """Memory of batches that have ended, which others with as many rows take over.
+
+    Args:
+        session: of the step.
+        sources: names of its inputs with the sources' keys and values.
+    """
+
+    def __init__(self, session: InferenceSession, sources: Sequence[str]) -> None:
+        self._session = session
+        # Bound in place of the sources, whose memory is then free.
+        self._nothing = dict.fromkeys(sources, np.empty(0, np.float32))
+        self._spare: list[StepMemory] = []
+
+    def take(self, shapes: Mapping[str, Shape], rows: int, scored: int) -> StepMemory:
+        """Memory for a new batch: that of the last one, if it had as many rows.
+
+        Args:
+            shapes: of the caches by their names.
+            rows: of the batch.
+            scored: how many tokens are scored.
+        """
+        with suppress(IndexError):  # of an empty list; other threads take from it, too
+            last = self._spare.pop()
+            if (last.rows, last.scored) == (rows, scored):
+                return last
+        return StepMemory(self._session, empty_caches(shapes), rows, scored)
+
+    def give_back(self, memory: StepMemory) -> None:
+        """Keep the memory of a batch that has ended, if not much is kept already."""
+        bind_inputs(memory.binding, self._nothing)
+        if len(self._spare) < MOST_SPARE:
+            self._spare.append(memory)
+
+
+def empty_caches(shapes: Mapping[str, Shape]) -> dict[str, Cache]:
     """Caches of these shapes by their names, not filled."""
     # In one block: the system takes several back when they are freed.
     sizes = [prod(shape) for shape in shapes.values()]
