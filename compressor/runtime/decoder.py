@@ -30,7 +30,14 @@ from compressor.runtime.graph_names import (
 )
 from compressor.runtime.search import Decoder, Scores, Tokens
 from compressor.runtime.session import bind, bind_inputs, to_device
-from compressor.runtime.step_memory import Cache, Shape, SpareMemory, StepMemory, empty_caches
+from compressor.runtime.step_memory import (
+    MOST_SPARE_BYTES,
+    Cache,
+    Shape,
+    SpareMemory,
+    StepMemory,
+    empty_caches,
+)
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue
@@ -87,7 +94,10 @@ class DecoderGraph:
         ranks = RANK in setup.artifact.precisions[setup.precision] and not self.further
         roles += [RANK] if ranks else []
         self.small = {role: open_graph(role, False) for role in (*roles, *self.further)}
-        self.memory = SpareMemory(self.session, self.cross)
+        nothing = dict.fromkeys(self.cross, np.empty(0, np.float32)) | dict(self.all_tokens.inputs)
+        if self.reads_mask:
+            nothing["attention_mask"] = np.empty(0, np.int64)
+        self.memory = SpareMemory(self.session, nothing)
 
     def start(self, batch: Batch, always: Sequence[int] | None = None) -> Decoder:
         """Run the encoder on a padded batch.
@@ -269,7 +279,7 @@ class InPlaceDecoder:
     """One batch being decoded, on a CPU, with caches that the graph changes in place.
 
     A step copies the new token's alone, in memory that is the same for every step. When the decoder
-    is no longer referred to, the next batch with as many rows takes over the memory it began with.
+    is no longer referred to, that goes to the next batch, if it has as many rows.
 
     Args:
         graph: the decoder.
@@ -296,7 +306,9 @@ class InPlaceDecoder:
         rows = len(mask)
         shapes = graph.shapes(graph.past, rows, FIRST_LENGTH)
         self._memory = graph.memory.take(shapes, rows, scored.count)
-        weakref.finalize(self, graph.memory.give_back, self._memory)
+        if self._memory.bytes <= MOST_SPARE_BYTES:
+            # Not when the process ends, in which another thread may still decode.
+            weakref.finalize(self, graph.memory.give_back, self._memory).atexit = False
         self._bind_source()
 
     @property

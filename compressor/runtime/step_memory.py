@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compressor.runtime.batching import Floats
 from compressor.runtime.graph_names import BEST, present
 from compressor.runtime.session import bind, bind_inputs, to_device
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
+    from onnxruntime import InferenceSession, OrtValue
 
-MOST_SPARE = 4  # so that as many threads find one each
+# Of memory that is kept: enough for small batches, whose steps take little more time than it does.
+MOST_SPARE_BYTES = 1 << 24
 
 Cache = Floats  # [rows, heads, length, head_dim]
 Shape = tuple[int, int, int, int]  # of a cache
@@ -49,20 +51,22 @@ class StepMemory:
         outputs = {"logits": self.logits_value, BEST: to_device(self.best, "cpu")}
         outputs |= {present(name): value for name, value in values.items()}
         self.binding = bind(session, inputs, outputs)
+        self.bytes = self.logits.nbytes + sum(array.nbytes for array in past.values())
 
 
 class SpareMemory:
-    """Memory of batches that have ended, which others with as many rows take over.
+    """Memory of batches that have ended, for the next one if it has as many rows.
 
     Args:
         session: of the step.
-        sources: names of its inputs with the sources' keys and values.
+        nothing: empty values by the names of the inputs that belong to a batch. They are bound in
+            place of its own, whose memory is then free.
     """
 
-    def __init__(self, session: InferenceSession, sources: Sequence[str]) -> None:
-        self._session = session
-        # Bound in place of the sources, whose memory is then free.
-        self._nothing = dict.fromkeys(sources, np.empty(0, np.float32))
+    def __init__(
+        self, session: InferenceSession, nothing: Mapping[str, OrtValue | NDArray[Any]]
+    ) -> None:
+        self._session, self._nothing = session, nothing
         self._spare: list[StepMemory] = []
 
     def take(self, shapes: Mapping[str, Shape], rows: int, scored: int) -> StepMemory:
@@ -77,12 +81,13 @@ class SpareMemory:
             last = self._spare.pop()
             if (last.rows, last.scored) == (rows, scored):
                 return last
+            self._spare.clear()
         return StepMemory(self._session, empty_caches(shapes), rows, scored)
 
     def give_back(self, memory: StepMemory) -> None:
         """Keep the memory of a batch that has ended, if not much is kept already."""
-        bind_inputs(memory.binding, self._nothing)
-        if len(self._spare) < MOST_SPARE:
+        if memory.bytes + sum(other.bytes for other in self._spare) <= MOST_SPARE_BYTES:
+            bind_inputs(memory.binding, self._nothing)
             self._spare.append(memory)
 
 

@@ -6,8 +6,10 @@ capture of CUDA graphs is tested so.
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -164,20 +166,39 @@ def test_buffers_are_taken_over_from_a_longer_batch(pieces: Exported, device: Pa
 def test_decoders_that_live_at_once_have_buffers_of_their_own(pieces: Exported, form: Form) -> None:
     """Those of a decoder that has ended go to another one with as many rows."""
     translator, other = (Translator(path, threads=1) for path in (form.directory, pieces.directory))
-    batches = [batch_of(translator, toy.sentences(rows, seed=rows)) for rows in (4, 4, 4, 2)]
-    tokens = [np.random.default_rng(i).integers(3, 60, (len(b["input_ids"]), 6))
-              for i, b in enumerate(batches)]  # fmt: skip
+    batches = [batch_of(translator, toy.sentences(4, seed=i)) for i in range(3)]
+    steps = max(LEAST_ROOM, FIRST_LENGTH) + 2
+    tokens = np.random.default_rng(0).integers(3, 60, (3, 4, steps))
+    expected = [other.teacher_forced(*given) for given in zip(batches, tokens, strict=True)]
     for _ in range(2):  # the second time with buffers that have been used
         decoders = [translator.start(batch) for batch in batches]
-        for step in range(6):  # in turns
-            for decoder, batch, fed in zip(decoders, batches, tokens, strict=True):
+        for step in range(steps):  # in turns
+            for decoder, fed, logits in zip(decoders, tokens, expected, strict=True):
                 decoder.step(fed[:, step])
-                expected = other.teacher_forced(batch, fed)[:, step]
-                np.testing.assert_allclose(
-                    decoder.scores(), expected, atol=1e-5 * np.abs(expected).max()
-                )
-        decoders[0].keep(np.arange(3))
+                most = 1e-5 * np.abs(logits).max()
+                np.testing.assert_allclose(decoder.scores(), logits[:, step], atol=most)
+        for decoder in decoders:
+            decoder.keep(np.arange(3))
         del decoders, decoder
+
+
+def test_memory_is_taken_over_without_what_belonged_to_the_batch(
+    pieces: Exported, tmp_path: Path
+) -> None:
+    directory = with_form(pieces.directory, tmp_path / "place", in_place)
+    translator = Translator(directory, threads=1)
+    batch, other = (batch_of(translator, toy.sentences(rows)) for rows in (4, 3))
+    masks = [weakref.ref(batch[name]) for name in batch]
+    kept = translator.start(batch)._memory
+    del batch
+    gc.collect()
+    assert [mask() for mask in masks] == [None] * len(masks)
+    again = translator.start(batch_of(translator, toy.sentences(4, seed=7)))
+    assert again._memory is kept
+    assert translator.start(batch_of(translator, toy.sentences(4)))._memory is not kept
+    del again
+    translator.start(other)  # of another number of rows, so what was kept is let go
+    assert translator.start(batch_of(translator, toy.sentences(4)))._memory is not kept
 
 
 def test_what_cannot_be_captured_runs_with_a_warning(
