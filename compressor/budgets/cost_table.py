@@ -11,27 +11,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.budgets.base import UNREACHABLE, Limits
+from compressor.budgets.base import Limits
 from compressor.budgets.removal_path import is_of_tokens
 from compressor.budgets.token_order import TokenOrder
 from compressor.budgets.unit_costs import Unit, UnitCosts, token_sublayers
 from compressor.budgets.units import LEAST_TOKENS, Group, removal_groups
-from compressor.errors import UsageError
 from compressor.model.sublayers import TOKEN_KIND, TOKEN_UNITS, Mask, Scores, kind_of
-from compressor.steps.results import CostTable, LayerCost, SpeedTry, Timing, delivered
+from compressor.steps.results import CostTable, LayerCost, Timing
 
 Array = NDArray[np.float64]
 
-_LARGEST = 1000.0  # speed-up to tell, where savings add up to all of the time or more
-RETRIES = 6  # other choices after one that is not as fast as wanted; each is exported and timed
-CLOSE = 1.05  # times the wanted speed-up; a choice that is faster gives away quality
-_AIM = 1.02  # times the wanted speed-up, between a choice that misses it and one that is too fast
 SCHEDULES = 10  # numbers of tokens that are tried, beside all and the fewest
 _STEPS = 20_000  # of the wanted saving; rounding wastes less than one step per layer
 
@@ -88,7 +83,7 @@ def layer_costs(
     """
     from scipy.optimize import isotonic_regression
 
-    measured = {count: _speedup(timings[count]) for count in sorted(timings, reverse=True)}
+    measured = {count: speedup_of(timings[count]) for count in sorted(timings, reverse=True)}
     # The model takes 1 / speedup of the dense time; the rest was saved by all sublayers together.
     shares = [(1 - 1 / speedup) / layers[count] for count, (speedup, _) in measured.items()]
     rising = isotonic_regression(shares).x
@@ -105,7 +100,8 @@ def layer_costs(
     ]
 
 
-def _speedup(timing: Timing) -> tuple[float, tuple[float, float]]:
+def speedup_of(timing: Timing) -> tuple[float, tuple[float, float]]:
+    """The speed-up over dense, and its interval."""
     assert timing.speedup is not None
     assert timing.speedup_interval is not None
     return timing.speedup, timing.speedup_interval
@@ -230,11 +226,6 @@ def tokens_worked_on(mask: Mask) -> dict[str, float]:
     return worked
 
 
-def _speedup_of(share: float) -> float:
-    """The speed-up of a saved share of the dense time, at most `_LARGEST`."""
-    return 1 / max(1 - share, 1 / _LARGEST)
-
-
 def saved_share(mask: Mask, saved: Mapping[str, Array]) -> float:
     """The share of the dense time that a choice saves, by the cost table.
 
@@ -284,116 +275,3 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
         chosen.append(option)
         need = max(0, need - int(units[option]))
     return chosen[::-1]
-
-
-def next_share(wanted: float, shares: Sequence[float], speedups: Sequence[float]) -> float:
-    """The share of the dense time that a choice is to save by the table, after those that missed.
-
-    Measured savings are taken to be proportional to those of the table, or to lie on the line
-    through the last two choices where that asks for more; half as much again at most, and no more
-    than half of the time that the table leaves: a few misses must not take all units.
-
-    Args:
-        wanted: the speed-up.
-        shares: that choices save by the table, which may add up to more than 1.
-        speedups: of these choices, measured.
-    """
-    share, measured = shares[-1], 1 - 1 / speedups[-1]
-    missing, most = 1 - 1 / wanted - measured, 1.5 * share
-    if share < 1:  # savings of the table may add up to more than all
-        most = min(most, (1 + share) / 2)
-    asked = share + share * missing / measured if measured > 0 else most
-    if len(shares) > 1:
-        more, gained = share - shares[-2], measured - (1 - 1 / speedups[-2])
-        if more > 0 and gained > 0:
-            asked = max(asked, share + missing * more / gained)
-    return min(asked, most)
-
-
-def share_between(wanted: float, shares: Sequence[float], speedups: Sequence[float]) -> float:
-    """The share of the dense time that a choice is to save by the table, after a too fast one.
-
-    It lies on the line through the slowest choice that is fast enough and the fastest that is not;
-    the dense model is one. After two misses it lies halfway between them.
-
-    Args:
-        wanted: the speed-up.
-        shares: that choices save by the table.
-        speedups: of these choices, measured.
-    """
-    points = [(1 - 1 / speedup, share) for share, speedup in zip(shares, speedups, strict=True)]
-    saved = 1 - 1 / wanted
-    more, high = min(point for point in points if point[0] >= saved)
-    less, low = max([(0.0, 0.0), *(point for point in points if point[0] < saved)])
-    if len(speedups) > 1 and max(speedups[-2:]) < wanted:
-        return (low + high) / 2  # a curve that the line does not follow
-    aim = min(1 - 1 / (_AIM * wanted), (more + saved) / 2)
-    return low + (high - low) * (aim - less) / (more - less)
-
-
-def reach(
-    wanted: float,
-    scores: Scores,
-    limits: Limits,
-    saved: Mapping[str, Array],
-    measure: Callable[[Mask, int], Timing],
-) -> tuple[Mask, list[SpeedTry]]:
-    """Choose units, time them, and ask for more where they miss, for less where they are too fast.
-
-    Args:
-        wanted: the speed-up.
-        scores: of the units.
-        limits: what may go.
-        saved: see `savings`.
-        measure: times a choice; it also gets the number of the try, from 1.
-
-    Returns:
-        The slowest choice that reached `wanted`, else the fastest, and all tries, of which
-        `RETRIES` follow the first at most.
-
-    Raises:
-        UsageError: the fewest units are slower.
-    """
-    tries: list[SpeedTry] = []
-    masks: list[Mask] = []
-    shares: list[float] = []
-    start, share = limits.start, 1 - 1 / wanted
-    groups = removal_groups(scores, start, limits.floors, limits.multiples, limits.even)
-    smallest = start.without(unit for group in chain(*groups) for unit in group.units)
-    for number in range(1, RETRIES + 2):
-        # So much of the table's savings is counted on that what is wanted takes this share of it.
-        left = (1 - 1 / wanted) / share
-        expected = {name: left * savings for name, savings in saved.items()}
-        mask = choose(scores, limits, expected, wanted)
-        # By counts alone: which units stay does not matter for the time.
-        known = mask.counts() in [one.counts() for one in masks]
-        if known and any(one.met for one in tries):
-            break
-        speedup, interval = _speedup(measure(mask, number))
-        masks.append(mask)
-        # What this choice saves may be more than was asked.
-        shares.append(saved_share(mask, saved))
-        tried = SpeedTry(
-            aim=_speedup_of(share),
-            predicted=_speedup_of(shares[-1]),
-            kept=str(mask),
-            speedup=speedup,
-            speedup_interval=interval,
-            met=speedup >= wanted,
-        )
-        tries.append(tried)
-        speedups = [one.speedup for one in tries]
-        if wanted <= speedup <= CLOSE * wanted:
-            break
-        if max(speedups) < wanted and mask.counts() == smallest.counts():
-            lower = ", or lower --floor (0 lets a sublayer lose all)"
-            has_units = smallest.count() > smallest.count("tokens")
-            raise UsageError(
-                f"--speedup {wanted:g} cannot be reached here: the largest that was measured is "
-                f"{max(speedups):.3f}, with {smallest} kept as the floors "
-                f"demand; ask for less{lower if has_units else ''}",
-                id=UNREACHABLE,
-            )
-        following = next_share if max(speedups) < wanted else share_between
-        share = following(wanted, shares, speedups)
-    return masks[tries.index(delivered(tries))], tries

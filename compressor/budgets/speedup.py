@@ -128,7 +128,8 @@ class Speedup(SearchedUnits):
         timer: Timer,
         report: Callable[[str], None],
     ) -> Choice:
-        from compressor.budgets.cost_table import layer_weights, reach, savings  # imports NumPy
+        from compressor.budgets.cost_table import layer_weights, savings  # imports NumPy
+        from compressor.budgets.reach import reach
 
         scores = scorer.scores(limits.start)
         saved = savings(table, limits.start, layer_weights(costs, limits))

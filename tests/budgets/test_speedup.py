@@ -1,4 +1,4 @@
-"""`--speedup`: cost table, choice against brute force, tries, climb; and the path of --macs."""
+"""`--speedup`: cost table, choice against brute force, climb; and the path of --macs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,10 @@ import pytest
 
 from compressor.budgets.base import Limits
 from compressor.budgets.cost_table import (
-    CLOSE,
-    RETRIES,
     choose,
     layer_costs,
-    next_share,
-    reach,
     saved_share,
     savings,
-    share_between,
     trial_mask,
 )
 from compressor.budgets.removal_path import removal_path
@@ -29,7 +24,7 @@ from compressor.budgets.unit_costs import UnitCosts
 from compressor.budgets.units import MULTIPLES, parse_floors
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
-from compressor.steps.results import CostTable, LayerCost, LayersTry, Timing
+from compressor.steps.results import CostTable, LayerCost, LayersTry
 from tests.helpers.errors import raises
 from tests.helpers.scores import cost_table, timing
 
@@ -162,137 +157,6 @@ def test_a_floor_of_a_kind_counts_more_than_one_of_all_heads():
     for text in ("heads=1,cross=2", "cross=2,heads=1"):
         floors = parse_floors(text, FULL)
         assert (floors["cross"], floors["encoder_self"], floors["decoder_self"]) == (2, 1, 1)
-
-
-def try_to_reach(wanted: float, share: float, floor: str = "0", fixed: float = 0.0):
-    """On a machine on which only a share of what the table promises comes true.
-
-    The smaller the model, the less: the fixed time is left in any case.
-    """
-    saved, seen = SAVED, []
-
-    def measure(mask: Mask, number: int) -> Timing:
-        seen.append(mask)
-        assert number == len(seen)
-        gain = sum(saved[name][count] for name, count in mask.counts().items())
-        return timing(1 / ((1 - share * gain) * (1 - fixed) + fixed))
-
-    limits = replace(LIMITS, floors=parse_floors(floor, FULL))
-    mask, tries = reach(wanted, scores(), limits, SAVED, measure)
-    assert [one.kept for one in tries] == list(map(str, seen))
-    return mask, tries
-
-
-def test_a_miss_is_followed_by_a_tighter_choice_and_no_other():
-    mask, tries = try_to_reach(1.3, 1.0)
-    assert [(one.met, one.aim, one.kept) for one in tries] == [(True, 1.3, str(mask))]
-    mask, tries = try_to_reach(1.3, 0.85)
-    assert [one.met for one in tries] == [False] * (len(tries) - 1) + [True]
-    assert 2 <= len(tries) <= RETRIES + 1
-    assert tries[-1].kept == str(mask)
-    aims = [one.aim for one in tries]
-    assert aims == sorted(aims)
-    # A share of 0.85 of what the table promises comes true.
-    saved = 1 - 1 / tries[0].predicted
-    assert 1 - 1 / tries[0].speedup == pytest.approx(0.85 * saved)
-    assert 1 - 1 / tries[1].aim == pytest.approx((1 - 1 / 1.3) / 0.85)
-
-
-def test_the_next_choice_is_on_the_line_through_the_last_two():
-    assert next_share(3, [0.5], [2]) == pytest.approx(2 / 3)  # all comes true
-    assert next_share(3, [0.6], [2]) == pytest.approx(0.8)  # five sixths of it
-    # All that the table promises comes true, but of what is above 0.4 a half alone.
-    assert next_share(2.5, [0.4, 0.6], [1 / 0.6, 2]) == pytest.approx(0.8)
-    assert next_share(2.5, [0.9, 0.4, 0.6], [1, 1 / 0.6, 2]) == pytest.approx(0.8)
-    assert next_share(100, [0.4], [1.25]) == pytest.approx(0.6)  # half as much again at most
-    assert next_share(100, [0.6], [1.25]) == pytest.approx(0.8)  # half of the rest at most
-    assert next_share(100, [1.2], [1.25]) == pytest.approx(1.8)  # of which the table has none
-    assert next_share(2, [0.4], [0.9]) == pytest.approx(0.6)  # slower than dense
-    assert next_share(2, [0.4, 0.5], [1.7, 1.6]) == pytest.approx(0.5 * 0.5 / 0.375)  # noise
-
-
-def test_savings_of_the_table_may_add_up_to_more_than_all():
-    """As where removing units of several kinds saves less than each of them alone."""
-    promised = {name: 2.4 * shares for name, shares in SAVED.items()}  # 1.9 in all
-    limits = replace(LIMITS, floors=parse_floors("0", FULL))
-
-    def measure(mask: Mask, number: int) -> Timing:
-        gain = sum(SAVED[name][count] for name, count in mask.counts().items())
-        return timing(1 / (1 - gain))
-
-    mask, tries = reach(2.0, scores(), limits, promised, measure)
-    assert tries[-1].met
-    assert mask.count() > 0
-    assert [one.predicted for one in tries][-1] == 1000
-
-
-def test_what_does_not_scale_is_asked_for_on_top():
-    mask, tries = try_to_reach(1.5, 0.8, fixed=0.1)
-    assert [x.met for x in tries] == [False] * (len(tries) - 1) + [True]
-    assert len(tries) <= 4
-    assert tries[-1].kept == str(mask)
-
-
-def test_what_the_floors_do_not_allow_is_an_error_that_says_how_much_is_possible():
-    with raises(UsageError, "speedup-unreachable") as caught:
-        try_to_reach(3.0, 1.0, floor="1")
-    assert "1.639" in str(caught.value)  # 1 / (1 - 2 x 0.07 - 0.12 - 0.13)
-
-
-@pytest.mark.parametrize("wanted", [3.1, 3.5, 4.0])
-def test_choices_that_miss_by_little_are_not_followed_by_none_at_all(wanted):
-    """Where small choices save little more than larger ones, and a model without units much more.
-
-    As was measured of a translator with two decoder layers and single sentences.
-    """
-    promised, true = [0, 0.714, 0.771, 0.83, 0.849, 0.99], [0, 0.661, 0.67, 0.702, 0.712, 0.855]
-    full = Mask(dict.fromkeys(("encoder_self.0", "decoder_self.0", "cross.0"), (True,) * 60))
-    saved = {name: np.linspace(0.33, 0.0, 61) for name in full.keep}
-    values = np.random.default_rng(0).exponential(size=(3, 60)).tolist()
-    known = Scores(dict(zip(full.keep, map(tuple, values), strict=True)), "random", "random", {})
-    limits = Limits(full, frozenset({"heads"}), parse_floors("0", full), MULTIPLES)
-
-    def measure(mask: Mask, number: int) -> Timing:
-        return timing(1 / (1 - np.interp(saved_share(mask, saved), promised, true)))
-
-    mask, tries = reach(wanted, known, limits, saved, measure)
-    assert len(tries) > 2
-    assert all(int(one.kept.split()[0]) for one in tries)
-    assert wanted <= tries[-1].speedup <= CLOSE * wanted
-    assert str(mask) == tries[-1].kept
-
-
-def test_the_table_does_not_forbid_what_can_be_measured():
-    """Savings that do not add up: together the layers save more than one by one."""
-    _, tries = try_to_reach(2.5, 1.3)
-    assert tries[0].predicted < 2.5 <= tries[0].speedup
-
-
-@pytest.mark.parametrize(("wanted", "share"), [(2.5, 1.3), (1.4, 1.2), (1.5, 1.5)])
-def test_a_choice_that_is_too_fast_is_followed_by_one_with_more_units(wanted, share):
-    """What is taken is the slowest that is fast enough."""
-    mask, tries = try_to_reach(wanted, share)
-    first, *others = tries
-    assert first.speedup > CLOSE * wanted
-    assert others
-    met = [one for one in tries if one.met]
-    assert str(mask) == min(met, key=lambda one: one.speedup).kept
-    assert mask.count() > int(first.kept.split()[0])
-
-
-def test_the_next_choice_is_on_the_line_between_one_too_slow_and_one_too_fast():
-    # 2 % more than the double speed, from the dense model to one that has saved 0.75 for 0.5.
-    assert share_between(2, [0.5], [4]) == pytest.approx(0.5 * (1 - 1 / 2.04) / 0.75)
-    # After two misses halfway, from 0.45 of the time saved for 0.35.
-    missed = [1 / 0.6, 1 / 0.55]
-    assert share_between(2, [0.5, 0.3, 0.35], [4, *missed]) == pytest.approx(0.425)
-    # From 0.4 of the time saved for 0.3, to 0.75.
-    aimed = 0.3 + 0.2 * (1 - 1 / 2.04 - 0.4) / 0.35
-    assert share_between(2, [0.3, 0.5], [1 / 0.6, 4]) == pytest.approx(aimed)
-    assert share_between(2, [0.1, 0.3, 0.5, 0.9], [1.1, 1 / 0.6, 4, 9]) == pytest.approx(aimed)
-    # Half of what is more than the wanted speed is left, where that is less than 2 %.
-    nearly = 0.3 + 0.2 * (0.5025 - 0.4) / (0.505 - 0.4)
-    assert share_between(2, [0.3, 0.5], [1 / 0.6, 1 / 0.495]) == pytest.approx(nearly)
 
 
 TOTALS = {"encoder_self.0": 2, "encoder_self.1": 2, "encoder_ffn.0": 6, "encoder_ffn.1": 6}

@@ -192,7 +192,7 @@ def test_memory_is_taken_over_without_what_belonged_to_the_batch(
     kept = translator.start(batch)._memory
     del batch
     gc.collect()
-    assert [mask() for mask in masks] == [None] * len(masks)
+    assert all(mask() is None for mask in masks)
     again = translator.start(batch_of(translator, toy.sentences(4, seed=7)))
     assert again._memory is kept
     assert translator.start(batch_of(translator, toy.sentences(4)))._memory is not kept
