@@ -31,6 +31,7 @@ from compressor.runtime.graph_names import (
 from compressor.runtime.search import Decoder, Scores, Tokens
 from compressor.runtime.session import bind, bind_inputs, to_device
 from compressor.runtime.step_memory import (
+    FIRST_LENGTH,
     MOST_SPARE_BYTES,
     Cache,
     Shape,
@@ -42,9 +43,6 @@ from compressor.runtime.step_memory import (
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue
 
-# Tokens that there is room for at first; then for 40, 72, 136, … (2 n - 8). With a multiple of 32
-# all heads' rows would fall into the same sets of the processor's cache: 5.3 ms a step, not 4.5.
-FIRST_LENGTH = 24
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
@@ -97,7 +95,7 @@ class DecoderGraph:
         nothing = dict.fromkeys(self.cross, np.empty(0, np.float32)) | dict(self.all_tokens.inputs)
         if self.reads_mask:
             nothing["attention_mask"] = np.empty(0, np.int64)
-        self.memory = SpareMemory(self.session, nothing)
+        self.spare = SpareMemory(nothing)
 
     def start(self, batch: Batch, always: Sequence[int] | None = None) -> Decoder:
         """Run the encoder on a padded batch.
@@ -304,11 +302,11 @@ class InPlaceDecoder:
         self._sources = np.arange(len(mask))
         self._length = FIRST_LENGTH
         rows = len(mask)
-        shapes = graph.shapes(graph.past, rows, FIRST_LENGTH)
-        self._memory = graph.memory.take(shapes, rows, scored.count)
+        spare = graph.spare.take(rows, scored.count)
+        self._memory = spare or self._memory_of(self._new_past(rows), rows)
         if self._memory.bytes <= MOST_SPARE_BYTES:
             # Not when the process ends, in which another thread may still decode.
-            weakref.finalize(self, graph.memory.give_back, self._memory).atexit = False
+            weakref.finalize(self, graph.spare.give_back, self._memory).atexit = False
         self._bind_source()
 
     @property
@@ -363,7 +361,8 @@ class InPlaceDecoder:
                 _replace(cache, moved, rows)
                 self.cross[name] = cache[: len(rows)]
             self.reorder(rows)
-            self._use({name: cache[: len(rows)] for name, cache in self.past.items()}, len(rows))
+            past = {name: cache[: len(rows)] for name, cache in self.past.items()}
+            self._memory = self._memory_of(past, len(rows))
         self._mask, self._sources = self._mask[rows], self._sources[rows]
         self._bind_source()
 
@@ -372,15 +371,16 @@ class InPlaceDecoder:
         old, filled = self.past, self._position
         # More rows than before do not fit into the old memory, nor does a longer past.
         self._length = max(length, filled)
-        graph = self._graph
-        new = empty_caches(graph.shapes(graph.past, len(rows), self._length))
+        new = self._new_past(len(rows))
         for name, cache in new.items() if filled else ():
             cache[:, :, :filled] = old[name][rows, :, :filled]
-        self._use(new, len(rows))
+        self._memory = self._memory_of(new, len(rows))
 
-    def _use(self, past: Mapping[str, Cache], rows: int) -> None:
-        """Go on with these caches."""
-        self._memory = StepMemory(self._graph.session, past, rows, self._scored.count)
+    def _new_past(self, rows: int) -> dict[str, Cache]:
+        return empty_caches(self._graph.shapes(self._graph.past, rows, self._length))
+
+    def _memory_of(self, past: Mapping[str, Cache], rows: int) -> StepMemory:
+        return StepMemory(self._graph.session, past, rows, self._scored.count)
 
     def _bind_source(self) -> None:
         """Bind what belongs to the batch."""

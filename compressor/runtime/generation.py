@@ -81,8 +81,29 @@ class Generation:
             UsageError: a number below 1, more tokens than the decoder has positions for, or several
                 beams for a model whose `forced_eos_token_id` has several tokens.
         """
+        self._require_possible(num_beams, max_new_tokens)
         options: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
-        check_limits(**options)
+        given = {name: value for name, value in options.items() if value is not None}
+        return replace(self, **given) if given else self
+
+    def with_length(self, tokens: int) -> Generation:
+        """A greedy copy that generates exactly `tokens` tokens, whatever they are.
+
+        Raises:
+            UsageError: a number below 1, or more than the decoder has positions for.
+        """
+        self._require_possible(1, tokens)
+        return replace(
+            self,
+            num_beams=1,
+            max_new_tokens=tokens,
+            eos_token_id=[],
+            forced_eos_token_id=None,
+            min_length=0,
+        )
+
+    def _require_possible(self, num_beams: int | None, max_new_tokens: int | None) -> None:
+        check_limits(num_beams=num_beams, max_new_tokens=max_new_tokens)
         beams = self.num_beams if num_beams is None else num_beams
         if beams > 1 and self.ends_tie:
             raise UsageError(
@@ -96,17 +117,6 @@ class Generation:
                 "generate; ask for fewer",
                 id="length-beyond-positions",
             )
-        given = {k: v for k, v in options.items() if v is not None}
-        return replace(self, **given) if given else self
-
-    def with_length(self, tokens: int) -> Generation:
-        """A greedy copy that generates exactly `tokens` tokens, whatever they are.
-
-        Raises:
-            UsageError: a number below 1, or more than the decoder has positions for.
-        """
-        fixed = self.with_options(1, tokens)
-        return replace(fixed, eos_token_id=[], forced_eos_token_id=None, min_length=0)
 
 
 @dataclass(frozen=True, kw_only=True)

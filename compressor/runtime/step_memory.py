@@ -17,6 +17,9 @@ from compressor.runtime.session import bind, bind_inputs, to_device
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue
 
+# Tokens that there is room for at first; then for 40, 72, 136, … (2 n - 8). With a multiple of 32
+# all heads' rows would fall into the same sets of the processor's cache: 5.3 ms a step, not 4.5.
+FIRST_LENGTH = 24
 # Of memory that is kept: enough for small batches, whose steps take little more time than it does.
 MOST_SPARE_BYTES = 1 << 24
 
@@ -58,31 +61,22 @@ class SpareMemory:
     """Memory of batches that have ended, for the next one if it has as many rows.
 
     Args:
-        session: of the step.
         nothing: empty values by the names of the inputs that belong to a batch. They are bound in
             place of its own, whose memory is then free.
     """
 
-    def __init__(
-        self, session: InferenceSession, nothing: Mapping[str, OrtValue | NDArray[Any]]
-    ) -> None:
-        self._session, self._nothing = session, nothing
+    def __init__(self, nothing: Mapping[str, OrtValue | NDArray[Any]]) -> None:
+        self._nothing = nothing
         self._spare: list[StepMemory] = []
 
-    def take(self, shapes: Mapping[str, Shape], rows: int, scored: int) -> StepMemory:
-        """Memory for a new batch: that of the last one, if it had as many rows.
-
-        Args:
-            shapes: of the caches by their names.
-            rows: of the batch.
-            scored: how many tokens are scored.
-        """
+    def take(self, rows: int, scored: int) -> StepMemory | None:
+        """The memory of the last batch, if it had so many rows and scored so many tokens."""
         with suppress(IndexError):  # of an empty list; other threads take from it, too
             last = self._spare.pop()
             if (last.rows, last.scored) == (rows, scored):
                 return last
             self._spare.clear()
-        return StepMemory(self._session, empty_caches(shapes), rows, scored)
+        return None
 
     def give_back(self, memory: StepMemory) -> None:
         """Keep the memory of a batch that has ended, if not much is kept already."""

@@ -30,10 +30,11 @@ from compressor.export.precisions import (
 )
 from compressor.export.verify import require_fed_back
 from compressor.runtime import Translator, device_search
-from compressor.runtime.decoder import FIRST_LENGTH, CachedDecoder, InPlaceDecoder
+from compressor.runtime.decoder import CachedDecoder, InPlaceDecoder
 from compressor.runtime.device_decoder import LEAST_ROOM, DeviceDecoder
 from compressor.runtime.engines import Setup
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
+from compressor.runtime.step_memory import FIRST_LENGTH
 from compressor.storage.input_files import read_json
 from tests.export.test_for_cuda import ON_GPU
 from tests.helpers import toy
