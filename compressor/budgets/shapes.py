@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -105,7 +106,7 @@ def lowest(count: int, rank: Callable[[int], Rank]) -> int:
 def spread(depth: int, dropped: int) -> list[int]:
     """Numbers of the layers that go so that the first, the last and others evenly between stay.
 
-    A decoder of one layer keeps the last one, whose output is what the projection reads.
+    A stack of one layer keeps the last one, whose output is what is read.
     """
     kept = depth - dropped
     last = depth - 1
@@ -157,10 +158,11 @@ class ShapeSearch:
         self.trainings = trainings
         self.choose_units, self.minutes = choose_units, minutes
         self.report, self.clock = report, clock
-        stacks = [layer.partition(".")[0] for layer in limits.full.layers()]
+        depths = Counter(layer.partition(".")[0] for layer in limits.full.layers())
         # The decoder, where there is one: it runs once for each token, the encoder once.
-        self.stack = stacks[-1]
-        self.depth = stacks.count(self.stack)
+        self.stack = list(depths)[-1]
+        self.depth = depths.pop(self.stack)
+        self.others = depths  # the encoder beside a decoder
         self._tried: dict[frozenset[str], _Tried] = {}
         self._errors: list[UsageError] = []
         self._plan: ProbePlan | None = None
@@ -174,13 +176,20 @@ class ShapeSearch:
             TooShortError: before any candidate was trained.
         """
         self._rank_without(lowest(self.depth, self._rank_without))
-        best = self._first()
+        # Half of the encoder: what its layers cost beside products counts most in small batches.
+        for stack, depth in self.others.items():
+            fewer = [f"{stack}.{i}" for i in spread(depth, depth // 2)]
+            self._rank([*self._first().result.layers, *fewer])
         # Which layers stay: with as many, those whose skipping changes predictions least go.
-        dropped: list[str] = []
-        for _ in best.result.layers if self._fits() else ():
+        best = self._first().result.layers
+        dropped = [layer for layer in best if layer.partition(".")[0] != self.stack]
+        while len(dropped) < len(best) and self._fits():
             dropped.append(self.layers.next_to_drop(self.stack, dropped))
         self._rank(dropped)
-        best = self._first()
+        return self._found(self._first())
+
+    def _found(self, best: _Tried) -> Choice:
+        """The choice of a candidate, with all that were tried."""
         if best.choice is None:
             raise self._errors[-1]
         assert isinstance(best.choice.search, SpeedSearch)
@@ -243,7 +252,8 @@ class ShapeSearch:
         """How candidates are trained; planned, and told, at the first of them."""
         if self._plan is None:
             cost = self.trainings.cost(mask)
-            plan = plan_probes(cost, most_candidates(self.depth), self.minutes)
+            most = most_candidates(self.depth, any(n > 1 for n in self.others.values()))
+            plan = plan_probes(cost, most, self.minutes)
             if plan is None:
                 raise TooShortError
             trained = plan.candidates * (cost.fixed + plan.steps * cost.step) / 60
@@ -256,8 +266,13 @@ class ShapeSearch:
         return self._plan
 
 
-def most_candidates(depth: int) -> int:
-    """How many candidates `ShapeSearch` tries for a stack, at most."""
+def most_candidates(depth: int, encoder: bool = False) -> int:
+    """How many candidates `ShapeSearch` tries, at most.
+
+    Args:
+        depth: of the stack whose number of layers is searched.
+        encoder: whether another stack stands beside it.
+    """
 
     def of_search(first: int, last: int, seen: frozenset[int]) -> int:
         if first == last:
@@ -266,5 +281,5 @@ def most_candidates(depth: int) -> int:
         seen = seen | {middle, middle + 1}
         return max(of_search(first, middle, seen), of_search(middle + 1, last, seen))
 
-    # And one with other layers.
-    return 1 + max(1, of_search(0, depth - 1, frozenset()))
+    # And one with other layers, one with half of the encoder.
+    return 1 + encoder + max(1, of_search(0, depth - 1, frozenset()))

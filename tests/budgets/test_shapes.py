@@ -104,7 +104,7 @@ class Layers:
     """The first ones matter least."""
 
     def next_to_drop(self, stack: str, dropped: Sequence[str]) -> str:
-        return f"{stack}.{len(dropped)}"
+        return f"{stack}.{sum(name.startswith(stack) for name in dropped)}"
 
     def divergence(self, mask: Mask) -> float:
         raise AssertionError("candidates are weighed by their training")
@@ -160,7 +160,13 @@ def decoder(*numbers: int) -> frozenset[str]:
 
 
 def by_number(best: int):
-    return lambda dropped: abs(len(dropped) - best) + 0.5
+    """By the decoder's layers; a smaller encoder is worse."""
+
+    def lost(dropped: frozenset[str]) -> float:
+        of_decoder = {name for name in dropped if name.startswith("decoder")}
+        return abs(len(of_decoder) - best) + 0.5 + 0.1 * (of_decoder != dropped)
+
+    return lost
 
 
 @pytest.mark.parametrize("best", range(DEPTH))
@@ -170,7 +176,7 @@ def test_the_number_of_decoder_layers_is_the_one_that_trains_best(best):
     choice = made.best()
     assert len(choice.mask.dropped) == best
     assert not any(name.startswith("encoder") for name in choice.mask.dropped)
-    assert len(trainings.trained) == len(set(trainings.trained)) <= most_candidates(DEPTH)
+    assert len(trainings.trained) == len(set(trainings.trained)) <= most_candidates(DEPTH, True)
     assert [frozenset(x.layers) for x in choice.search.layers] == trainings.trained
     assert choice.search.probe_steps == MOST_STEPS
     assert f"the best of {len(trainings.trained)} candidates after" in choice.text
@@ -195,6 +201,20 @@ def test_other_layers_of_the_best_number_are_tried_and_taken_if_they_train_bette
         choice = search(trainings)[0].best()
         assert trainings.trained[-1] == others
         assert choice.mask.dropped == (others if better else decoder(1, 2, 3, 4))
+
+
+@pytest.mark.parametrize("best", range(DEPTH))
+def test_half_of_the_encoder_goes_too_if_that_trains_better(best):
+    """With the number of decoder layers that is the best; then others of these are tried."""
+
+    def lost(dropped: frozenset[str]) -> float:
+        return by_number(best)(dropped) - 0.2 * ("encoder.0" in dropped)
+
+    trainings = Trainings(Clock(), lost)
+    choice = search(trainings)[0].best()
+    spread_evenly = {f"decoder.{i}" for i in spread(DEPTH, best)}
+    assert choice.mask.dropped == {"encoder.0", *spread_evenly}
+    assert {"encoder.0", *(f"decoder.{i}" for i in range(best))} in trainings.trained
 
 
 def test_what_cannot_be_fast_enough_is_not_trained():
