@@ -48,6 +48,11 @@ CURVES: list[tuple[str, str, str, dict[str, Any]]] = [
         {"color": COLORS[1], "marker": "*", "markersize": 12, "linestyle": ""},
     ),
     (
+        "translator", "reconstruct+distill, layers of both stacks, target text, by time",
+        "the same, three encoder layers less",
+        {"color": COLORS[1], "marker": "^", "linestyle": ""},
+    ),
+    (
         "translator", "reconstruct", "translator (ours), without training",
         {"color": COLORS[1], "marker": "s", "linestyle": "--"},
     ),

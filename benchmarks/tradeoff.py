@@ -294,6 +294,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each timing")
     parser.add_argument("--distill-text")
+    parser.add_argument("--distill-start", help="an artifact whose weights to go on from")
     parser.add_argument("--distill-augment", type=int, help="altered copies of each line")
     parser.add_argument("--distill-beams", type=int, help="of the translations to learn from")
     parser.add_argument("--epochs", type=int, help="of distillation")
@@ -325,12 +326,13 @@ def _measure(args: Any) -> None:
     }
     same = ["macs", "speedup", "prune", "recover", "drop_layers", "threads", "test_rows"]
     same += ["distill_text", "distill_augment", "distill_precision", "learning_rate"]
-    same += ["target_text", "distill_beams", "at_batch"]
+    same += ["target_text", "distill_beams", "distill_start", "at_batch"]
     options |= {name: getattr(args, name) for name in same}
     precisions = ["fp32,int8"]
     pages.compress(args.output, model=model, precision=precisions, batch_size=BATCHES, **options)
     text = (args.output / "report.json").read_text(encoding="utf-8")
-    for path in (str(args.output), str(args.data), args.model or str(example.model())):
+    given = [args.distill_start] if args.distill_start else []
+    for path in (str(args.output), str(args.data), args.model or str(example.model()), *given):
         text = text.replace(path, Path(path).name)  # nothing of this machine's directories
     ending = "-all" * (args.prune == "all")
     ending += "-both" * ("," in (args.drop_layers or "")) + "-layers" * bool(args.drop_layers)
