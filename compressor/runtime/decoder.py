@@ -277,7 +277,7 @@ class InPlaceDecoder:
     """One batch being decoded, on a CPU, with caches that the graph changes in place.
 
     A step copies the new token's alone, in memory that is the same for every step. When the decoder
-    is no longer referred to, that goes to the next batch, if it has as many rows.
+    is no longer referred to, little memory goes to the next batch, if that has as many rows.
 
     Args:
         graph: the decoder.
